@@ -1,0 +1,153 @@
+package ringfence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Code is one of a closed list of error codes. It crosses the wire, so a code
+// is never renamed or given another meaning.
+type Code string
+
+// The closed list of codes. ErrorTable says what each becomes in HTTP, on the
+// command line and in the SDKs.
+const (
+	CodeInvalidArgument    Code = "invalid_argument"    // the request is malformed or a field is out of range
+	CodeUnauthenticated    Code = "unauthenticated"     // no credential, or a wrong one
+	CodePermissionDenied   Code = "permission_denied"   // a valid credential that does not open this
+	CodeNotFound           Code = "not_found"           // no such sandbox, or another project's
+	CodeTemplateNotFound   Code = "template_not_found"  // no such template
+	CodeFileNotFound       Code = "file_not_found"      // no such file or directory in the sandbox
+	CodeFileExists         Code = "file_exists"         // the target exists already
+	CodeIsDirectory        Code = "is_directory"        // a file was wanted, a directory is there
+	CodeNotDirectory       Code = "not_directory"       // a directory was wanted, something else is there
+	CodeDirectoryNotEmpty  Code = "directory_not_empty" // removing it needs recursive
+	CodeFilePermission     Code = "file_permission"     // the acting user may not do this to the file
+	CodeDiskFull           Code = "disk_full"           // the sandbox's disk is full
+	CodeAlreadyExists      Code = "already_exists"      // the name is taken
+	CodeFailedPrecondition Code = "failed_precondition" // not allowed in the state that the sandbox is in
+	CodeNotYetSupported    Code = "not_yet_supported"   // known, and refused by name until it exists
+	CodeTooLarge           Code = "too_large"           // the body is over the limit
+	CodeRangeInvalid       Code = "range_invalid"       // the byte range does not fit the file
+	CodeResourceExhausted  Code = "resource_exhausted"  // the host or a quota has no room; try again later
+	CodeSandboxEnded       Code = "sandbox_ended"       // the sandbox ended before or during the call
+	CodeDeadlineExceeded   Code = "deadline_exceeded"   // the call's own deadline passed; its outcome may be unknown
+	CodeCanceled           Code = "canceled"            // the caller went away
+	CodeUnavailable        Code = "unavailable"         // the sandbox or the server does not answer now
+	CodeMisdirected        Code = "misdirected"         // the Host header is not one of this server's names
+	CodeMethodNotAllowed   Code = "method_not_allowed"  // the path exists, this method on it does not
+	CodeRouteNotFound      Code = "route_not_found"     // no such path in the API
+	CodeInternal           Code = "internal"            // a fault of Ringfence
+)
+
+// Error is the only error whose text reaches a caller. Message says what was
+// refused, Hint what to do about it; both are safe to show. Err is for the log.
+type Error struct {
+	Code    Code
+	Message string
+	Hint    string
+	Field   string // the request field at fault, if one is
+	// RetryAfterSeconds is sent as Retry-After when above 0.
+	RetryAfterSeconds int
+	Err               error
+}
+
+func (e *Error) Error() string {
+	s := e.Message
+	if e.Hint != "" {
+		s += "; " + e.Hint
+	}
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Errorf returns an *Error with a formatted message. A %w argument is kept as
+// the cause and is left out of the message that callers see only if it is not
+// part of the format.
+func Errorf(code Code, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Code: code, Message: err.Error(), Err: errors.Unwrap(err)}
+}
+
+// WithHint returns e with its hint set.
+func (e *Error) WithHint(format string, args ...any) *Error {
+	e.Hint = fmt.Sprintf(format, args...)
+	return e
+}
+
+// WithField returns e with the request field at fault set.
+func (e *Error) WithField(field string) *Error {
+	e.Field = field
+	return e
+}
+
+// CodeOf returns the code of err: "" for nil, the code of an *Error anywhere in
+// its chain, deadline_exceeded or canceled for a context's end, else internal.
+func CodeOf(err error) Code {
+	if err == nil {
+		return ""
+	}
+	var e *Error
+	switch {
+	case errors.As(err, &e):
+		return e.Code
+	case errors.Is(err, context.DeadlineExceeded):
+		return CodeDeadlineExceeded
+	case errors.Is(err, context.Canceled):
+		return CodeCanceled
+	}
+	return CodeInternal
+}
+
+// ErrorRow says what a code becomes at each edge.
+type ErrorRow struct {
+	Code Code
+	HTTP int    // HTTP status
+	Exit int    // exit status of the command line
+	SDK  string // exception class in the SDKs
+}
+
+// ErrorTable is the one table that maps codes to HTTP, CLI and SDK.
+var ErrorTable = []ErrorRow{
+	{CodeInvalidArgument, 400, 2, "InvalidArgumentError"},
+	{CodeUnauthenticated, 401, 3, "AuthenticationError"},
+	{CodePermissionDenied, 403, 3, "PermissionDeniedError"},
+	{CodeNotFound, 404, 4, "NotFoundError"},
+	{CodeTemplateNotFound, 404, 4, "TemplateNotFoundError"},
+	{CodeFileNotFound, 404, 4, "FileNotFoundError"},
+	{CodeFileExists, 409, 5, "FileExistsError"},
+	{CodeIsDirectory, 409, 5, "IsDirectoryError"},
+	{CodeNotDirectory, 409, 5, "NotDirectoryError"},
+	{CodeDirectoryNotEmpty, 409, 5, "DirectoryNotEmptyError"},
+	{CodeFilePermission, 403, 3, "FilePermissionError"},
+	{CodeDiskFull, 507, 6, "DiskFullError"},
+	{CodeAlreadyExists, 409, 5, "AlreadyExistsError"},
+	{CodeFailedPrecondition, 409, 5, "FailedPreconditionError"},
+	{CodeNotYetSupported, 400, 2, "NotYetSupportedError"},
+	{CodeTooLarge, 413, 2, "TooLargeError"},
+	{CodeRangeInvalid, 416, 2, "RangeInvalidError"},
+	{CodeResourceExhausted, 429, 6, "ResourceExhaustedError"},
+	{CodeSandboxEnded, 410, 7, "SandboxEndedError"},
+	{CodeDeadlineExceeded, 408, 8, "DeadlineExceededError"},
+	{CodeCanceled, 499, 8, "CanceledError"},
+	{CodeUnavailable, 503, 9, "UnavailableError"},
+	{CodeMisdirected, 421, 2, "MisdirectedError"},
+	{CodeMethodNotAllowed, 405, 2, "InvalidArgumentError"},
+	{CodeRouteNotFound, 404, 2, "InvalidArgumentError"},
+	{CodeInternal, 500, 1, "InternalError"},
+}
+
+// RowOf returns the row of code, or that of CodeInternal for an unknown one.
+func RowOf(code Code) ErrorRow {
+	for _, row := range ErrorTable {
+		if row.Code == code {
+			return row
+		}
+	}
+	return ErrorRow{CodeInternal, 500, 1, "InternalError"}
+}

@@ -1,0 +1,47 @@
+// Package guestproto is the language that the host and the guest agent speak
+// over one pair of byte pipes: frames, and the messages inside them.
+//
+// # Frames
+//
+// Every frame is a 24-byte header and a payload, all integers little-endian:
+//
+//	offset size
+//	0      2   magic 'R' 'F'
+//	2      1   version (1)
+//	3      1   type
+//	4      4   payload length, at most MaxPayload
+//	8      4   channel: which call the frame belongs to; 0 for the link itself
+//	12     8   position: see each type
+//	20     4   CRC-32C of header[0:20] followed by the payload
+//
+// The host opens channels, with numbers that grow from 1 in each session, so
+// that a late frame of a finished call can never be taken for another's. The
+// host never trusts a frame beyond the sandbox that it came from.
+//
+// # Session and resynchronisation
+//
+// A host that attaches sends Preamble: MaxPayload+HeaderSize zero bytes, which
+// complete whatever frame a dead predecessor left half-written (its checksum then
+// fails, and it is dropped), and then a Hello frame with a 16-byte random nonce.
+// The agent ends all channels of the former session (processes go on), drops what
+// it had not sent, and answers HelloAck with the same nonce. The host throws away
+// everything that it reads before that HelloAck, half frames included. A reader
+// that meets anything but a valid header searches for the next magic.
+//
+// # Channels
+//
+//	host  → guest  Open      payload: JSON Open{Method, Params}
+//	both           Data      bytes of the call; position: see the method
+//	both           Window    position: the receiver has room up to this position
+//	host  → guest  End       no more Data will come from the host
+//	guest → host   Event     payload: JSON; e.g. "started"
+//	guest → host   Result    payload: JSON Result; the channel is finished
+//	host  → guest  Cancel    end the call; a process goes on unless the method says otherwise
+//
+// A sender of Data may send only up to the last Window position; both begin with
+// InitialWindow. Position in Data and Window counts bytes from 0 in each direction
+// of a channel, except for process output, where it is the position in the
+// process's numbered output log: the number of bytes of stdout and stderr together
+// that came before. Re-joining a process at any position that its log still holds
+// therefore needs no other protocol.
+package guestproto

@@ -1,0 +1,191 @@
+package guestproto
+
+import "encoding/json"
+
+// Hello opens a session. Nonce is 16 random bytes in hex.
+type Hello struct {
+	Nonce    string `json:"nonce"`
+	Versions []int  `json:"versions"` // that the host can speak
+}
+
+// HelloAck answers a Hello.
+type HelloAck struct {
+	Nonce        string   `json:"nonce"`
+	Version      int      `json:"version"`
+	BootID       string   `json:"boot_id"` // random, made when the agent started; survives a restore
+	Capabilities []string `json:"capabilities"`
+}
+
+// Open starts a call.
+type Open struct {
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params,omitempty"`
+}
+
+// Result ends a call. Exactly one of Error and Value is set.
+type Result struct {
+	Error *Error          `json:"error,omitempty"`
+	Value json.RawMessage `json:"value,omitempty"`
+}
+
+// Error is a failed call. Code is one of the root package's file and argument
+// codes; the host maps anything else to internal.
+type Error struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// The methods.
+const (
+	MethodIdentity      = "identity"       // Identity → {}: who this sandbox is; also after a restore
+	MethodFreeze        = "freeze"         // {} → {}: stop sending until the next Hello; before a checkpoint
+	MethodStats         = "stats"          // {} → Stats
+	MethodProcessStart  = "process.start"  // ProcessStart; Data = stdin; Event ProcessStarted; Stdout/Stderr; Result ProcessExit
+	MethodProcessAttach = "process.attach" // ProcessAttach; then as start
+	MethodProcessKill   = "process.kill"   // ProcessKill → {}
+	MethodProcessList   = "process.list"   // {} → []ProcessInfo
+	MethodFileRead      = "file.read"      // FileRead; Event FileInfo first; Data guest → host; Result {}
+	MethodFileWrite     = "file.write"     // FileWrite; Data host → guest, End; Result FileInfo
+	MethodFileStat      = "file.stat"      // FilePath → FileInfo
+	MethodFileList      = "file.list"      // FileList; one Event FileInfo an entry; Result {}
+	MethodFileMkdir     = "file.mkdir"     // FileMkdir → FileInfo
+	MethodFileRename    = "file.rename"    // FileRename → FileInfo
+	MethodFileRemove    = "file.remove"    // FileRemove → {}
+)
+
+// Identity is what a sandbox is told about itself.
+type Identity struct {
+	SandboxID string            `json:"sandbox_id"`
+	Hostname  string            `json:"hostname"`
+	Env       map[string]string `json:"env"`      // template's and sandbox's, merged
+	User      string            `json:"user"`     // default user of commands
+	WorkDir   string            `json:"work_dir"` // default working directory
+	MaxProcs  int               `json:"max_procs"`
+	// MemoryBytes is the sandbox's memory; the guard acts before it is used up.
+	MemoryBytes int64 `json:"memory_bytes"`
+	VCPU        int   `json:"vcpu"`
+}
+
+// Stats is what the agent knows about the sandbox.
+type Stats struct {
+	Processes      int   `json:"processes"`
+	MemTotalBytes  int64 `json:"mem_total_bytes"`
+	MemFreeBytes   int64 `json:"mem_free_bytes"`
+	DiskTotalBytes int64 `json:"disk_total_bytes"`
+	DiskFreeBytes  int64 `json:"disk_free_bytes"`
+}
+
+// ProcessStart starts a command. Deadlines belong to the host, which sends
+// MethodProcessKill when one passes.
+type ProcessStart struct {
+	ID      string            `json:"id"`              // chosen by the host, unique in the sandbox
+	Shell   string            `json:"shell,omitempty"` // run by /bin/bash -c, or /bin/sh where there is none …
+	Args    []string          `json:"args,omitempty"`  // … or an argument list
+	Env     map[string]string `json:"env,omitempty"`
+	WorkDir string            `json:"work_dir,omitempty"`
+	User    string            `json:"user,omitempty"`
+	// Stdin: whether the host will send Data. Without it stdin is /dev/null.
+	Stdin bool   `json:"stdin,omitempty"`
+	Tag   string `json:"tag,omitempty"`
+}
+
+// ProcessAttach re-joins a process's output.
+type ProcessAttach struct {
+	ID   string `json:"id"`
+	From uint64 `json:"from"` // position in the log; older than what is kept: the result says how much was lost
+}
+
+// ProcessKill signals a process.
+type ProcessKill struct {
+	ID     string `json:"id"`
+	Signal int    `json:"signal"`
+	Tree   bool   `json:"tree"`             // every process that the command started, however it hides
+	Reason string `json:"reason,omitempty"` // "deadline" is reported back in ProcessExit
+}
+
+// ProcessStarted is the first event of a process.
+type ProcessStarted struct {
+	ID  string `json:"id"`
+	PID int    `json:"pid"`
+}
+
+// ProcessExit is the result of a process.
+type ProcessExit struct {
+	ExitCode int    `json:"exit_code"` // 128+n for a signal
+	Signal   int    `json:"signal,omitempty"`
+	Reason   string `json:"reason,omitempty"` // "oom", "deadline", "" otherwise
+	Position uint64 `json:"position"`         // the log's end
+	Lost     uint64 `json:"lost,omitempty"`   // bytes that this reader asked for and the log no longer held
+}
+
+// ProcessInfo describes a process.
+type ProcessInfo struct {
+	ID        string       `json:"id"`
+	PID       int          `json:"pid"`
+	Tag       string       `json:"tag,omitempty"`
+	Command   string       `json:"command"`
+	User      string       `json:"user"`
+	StartedAt int64        `json:"started_at"` // Unix microseconds
+	Exit      *ProcessExit `json:"exit,omitempty"`
+}
+
+// FilePath names a file and who acts on it.
+type FilePath struct {
+	Path string `json:"path"`
+	User string `json:"user,omitempty"` // who acts; root when empty
+}
+
+// FileRead reads a regular file or a part of it.
+type FileRead struct {
+	FilePath
+	Offset int64 `json:"offset,omitempty"`
+	Length int64 `json:"length,omitempty"` // 0: to the end
+}
+
+// FileWrite replaces a file atomically; parents are created.
+type FileWrite struct {
+	FilePath
+	Owner string `json:"owner,omitempty"` // who will own the file and created parents; the acting user when empty
+	Mode  uint32 `json:"mode,omitempty"`  // permission bits; 0: keep an existing file's, else 0644
+}
+
+// FileList lists a directory. Depth 1 is its entries, 0 means 1.
+type FileList struct {
+	FilePath
+	Depth int `json:"depth,omitempty"`
+}
+
+// FileMkdir makes a directory and its parents. An existing directory is no error.
+type FileMkdir struct {
+	FilePath
+	Owner string `json:"owner,omitempty"`
+	Mode  uint32 `json:"mode,omitempty"` // 0: 0755
+}
+
+// FileRename moves a file or a directory; it replaces an existing file.
+type FileRename struct {
+	FilePath
+	To string `json:"to"`
+}
+
+// FileRemove removes a file, or a directory with all that is in it.
+type FileRemove struct {
+	FilePath
+	Recursive bool `json:"recursive,omitempty"`
+}
+
+// FileInfo describes a file. Names are bytes and JSON is text: a name that is
+// not UTF-8 is given in PathBytes too, in base64.
+type FileInfo struct {
+	Path      string `json:"path"`
+	PathBytes []byte `json:"path_bytes,omitempty"`
+	Type      string `json:"type"` // file, directory, symlink, other
+	Size      int64  `json:"size"`
+	Mode      uint32 `json:"mode"` // permission bits with setuid, setgid, sticky
+	UID       uint32 `json:"uid"`
+	GID       uint32 `json:"gid"`
+	Owner     string `json:"owner"` // name, or the number where there is none
+	Group     string `json:"group"`
+	ModTime   int64  `json:"mod_time"` // Unix microseconds
+	Target    string `json:"target,omitempty"`
+}
