@@ -48,6 +48,8 @@ type Error struct {
 	Message string
 	Hint    string
 	Field   string // the request field at fault, if one is
+	// RequestID is the request that failed, as the server's log knows it. Clients set it.
+	RequestID string
 	// RetryAfterSeconds is sent as Retry-After when above 0.
 	RetryAfterSeconds int
 	Err               error
