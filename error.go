@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Code is one of a closed list of error codes. It crosses the wire, so a code
@@ -55,22 +56,27 @@ type Error struct {
 	Err               error
 }
 
+// Error is the text for a log: message, cause and hint. What callers see is
+// made of Message and Hint alone.
 func (e *Error) Error() string {
 	s := e.Message
+	if e.Err != nil {
+		// Errorf with %w has put the cause into the message already.
+		if cause := e.Err.Error(); !strings.HasSuffix(s, cause) {
+			s += ": " + cause
+		}
+	}
 	if e.Hint != "" {
 		s += "; " + e.Hint
-	}
-	if e.Err != nil {
-		s += ": " + e.Err.Error()
 	}
 	return s
 }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errorf returns an *Error with a formatted message. A %w argument is kept as
-// the cause and is left out of the message that callers see only if it is not
-// part of the format.
+// Errorf returns an *Error with a formatted message. A %w argument becomes the
+// cause, and its text part of the message that callers see; use WithCause for a
+// cause that is none of their business.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Code: code, Message: err.Error(), Err: errors.Unwrap(err)}
@@ -79,6 +85,12 @@ func Errorf(code Code, format string, args ...any) *Error {
 // WithHint returns e with its hint set.
 func (e *Error) WithHint(format string, args ...any) *Error {
 	e.Hint = fmt.Sprintf(format, args...)
+	return e
+}
+
+// WithCause returns e with a cause that only the log sees.
+func (e *Error) WithCause(err error) *Error {
+	e.Err = err
 	return e
 }
 

@@ -86,6 +86,7 @@ var allowedEdges = map[string][]string{
 	"internal/driver/fake":       {"internal/driver", "internal/guestproto"},
 	"internal/engine":            {"internal/driver", "internal/guestlink", "internal/guestproto"},
 	"internal/sqlite":            {},
+	"internal/datadir":           {},
 	"internal/template":          {"templates"},
 	"templates":                  {},
 	"internal/config":            {},

@@ -1,8 +1,6 @@
 package ringfence
 
-import (
-	"time"
-)
+import "time"
 
 // Sandbox is one isolated machine.
 type Sandbox struct {
@@ -62,3 +60,32 @@ const (
 	MaxTimeoutSeconds = 365 * 24 * 3600
 	MaxPathBytes      = 4096
 )
+
+// Move is one change of state. It takes effect only if the sandbox is still in
+// From at Generation, so that a stale actor can never hit a newer state.
+type Move struct {
+	ID         string
+	Generation int64
+	From, To   State
+	Reason     Reason // set when To is an end
+	Detail     string
+	At         time.Time // becomes StartedAt or EndedAt
+}
+
+// SandboxFilter selects sandboxes of one project, newest first.
+type SandboxFilter struct {
+	Project  string
+	States   []State           // empty: all that have not ended
+	Metadata map[string]string // every pair has to match
+	Limit    int               // how many; 1 or more
+	Before   *SandboxCursor    // only those older than this one
+}
+
+// SandboxCursor is a place in the order of creation.
+type SandboxCursor struct {
+	CreatedAt time.Time
+	ID        string
+}
+
+// KeepEnded is how long the record of an ended sandbox is kept.
+const KeepEnded = 7 * 24 * time.Hour
