@@ -8,6 +8,12 @@ const (
 	HeaderSize    = 24
 	MaxPayload    = 256 << 10
 	InitialWindow = 1 << 20
+
+	// PreambleSize is the number of zero bytes that complete a half-written frame.
+	PreambleSize = HeaderSize + MaxPayload
+
+	// MaxJSON bounds the JSON payload of Open, Event, Result, Hello and HelloAck.
+	MaxJSON = MaxPayload
 )
 
 // Type is a frame's type. Numbers are never reused.

@@ -11,8 +11,9 @@ type Hello struct {
 // HelloAck answers a Hello.
 type HelloAck struct {
 	Nonce        string   `json:"nonce"`
-	Version      int      `json:"version"`
-	BootID       string   `json:"boot_id"` // random, made when the agent started; survives a restore
+	Version      int      `json:"version"`            // chosen; 0: no common one
+	Versions     []int    `json:"versions,omitempty"` // that the agent speaks
+	BootID       string   `json:"boot_id"`            // random, made when the agent started; survives a restore
 	Capabilities []string `json:"capabilities"`
 }
 
@@ -33,6 +34,7 @@ type Result struct {
 type Error struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
+	Field   string `json:"field,omitempty"` // the argument at fault: "user", "cwd", "path", …
 }
 
 // The methods.
@@ -47,7 +49,7 @@ const (
 	MethodFileRead      = "file.read"      // FileRead; Event FileInfo first; Data guest → host; Result {}
 	MethodFileWrite     = "file.write"     // FileWrite; Data host → guest, End; Result FileInfo
 	MethodFileStat      = "file.stat"      // FilePath → FileInfo
-	MethodFileList      = "file.list"      // FileList; one Event FileInfo an entry; Result {}
+	MethodFileList      = "file.list"      // FileList; Data guest → host: one JSON FileInfo a line; Result {}
 	MethodFileMkdir     = "file.mkdir"     // FileMkdir → FileInfo
 	MethodFileRename    = "file.rename"    // FileRename → FileInfo
 	MethodFileRemove    = "file.remove"    // FileRemove → {}
@@ -106,7 +108,9 @@ type ProcessKill struct {
 // ProcessStarted is the first event of a process.
 type ProcessStarted struct {
 	ID  string `json:"id"`
-	PID int    `json:"pid"`
+	PID int    `json:"pid"` // as programs in the sandbox see it; 0 when nothing could be executed
+	// From is the position at which this reader's output begins.
+	From uint64 `json:"from,omitempty"`
 }
 
 // ProcessExit is the result of a process.
@@ -129,24 +133,29 @@ type ProcessInfo struct {
 	Exit      *ProcessExit `json:"exit,omitempty"`
 }
 
-// FilePath names a file and who acts on it.
+// FilePath names a file and who acts on it. Names are bytes and JSON is text: a
+// path that is not UTF-8 is given in PathBytes, and Path is then ignored.
 type FilePath struct {
-	Path string `json:"path"`
-	User string `json:"user,omitempty"` // who acts; root when empty
+	Path      string `json:"path"`
+	PathBytes []byte `json:"path_bytes,omitempty"`
+	User      string `json:"user,omitempty"` // who acts, by name or number; root when empty
 }
 
 // FileRead reads a regular file or a part of it.
 type FileRead struct {
 	FilePath
 	Offset int64 `json:"offset,omitempty"`
-	Length int64 `json:"length,omitempty"` // 0: to the end
+	Length int64 `json:"length,omitempty"` // 0: to the end; cut at the end of the file
 }
 
 // FileWrite replaces a file atomically; parents are created.
 type FileWrite struct {
 	FilePath
-	Owner string `json:"owner,omitempty"` // who will own the file and created parents; the acting user when empty
-	Mode  uint32 `json:"mode,omitempty"`  // permission bits; 0: keep an existing file's, else 0644
+	// Owner will own the file and created parents. When empty, an existing file keeps its
+	// owner if the acting user may give files away, and all else belongs to the acting user.
+	Owner string `json:"owner,omitempty"`
+	Mode  uint32 `json:"mode,omitempty"` // permission bits; 0: keep an existing file's, else 0644
+	Sync  bool   `json:"sync,omitempty"` // fsync before the rename
 }
 
 // FileList lists a directory. Depth 1 is its entries, 0 means 1.
@@ -165,7 +174,8 @@ type FileMkdir struct {
 // FileRename moves a file or a directory; it replaces an existing file.
 type FileRename struct {
 	FilePath
-	To string `json:"to"`
+	To      string `json:"to"`
+	ToBytes []byte `json:"to_bytes,omitempty"` // for a name that is not UTF-8
 }
 
 // FileRemove removes a file, or a directory with all that is in it.
@@ -188,4 +198,6 @@ type FileInfo struct {
 	Group     string `json:"group"`
 	ModTime   int64  `json:"mod_time"` // Unix microseconds
 	Target    string `json:"target,omitempty"`
+	// TargetBytes is set when the target is not UTF-8.
+	TargetBytes []byte `json:"target_bytes,omitempty"`
 }

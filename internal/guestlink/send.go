@@ -1,0 +1,98 @@
+package guestlink
+
+import (
+	"context"
+	"io"
+
+	"ringfence.dev/ringfence/internal/guestproto"
+)
+
+// room waits until the guest takes more data and returns how much, at most want.
+// The caller holds sendMu.
+func (ch *channel) room(ctx context.Context, want int) (int, error) {
+	for {
+		ch.mu.Lock()
+		free, finished, err := ch.sendLimit-ch.sent, ch.finished, ch.err
+		ch.mu.Unlock()
+		switch {
+		case finished:
+			return 0, errCallOver
+		case err != nil:
+			return 0, err
+		case free > 0:
+			return int(min(uint64(want), free)), nil
+		}
+		select {
+		case <-ch.sendWake:
+		case <-ch.conn.done:
+			return 0, ch.conn.Err()
+		case <-ctx.Done():
+			return 0, contextError(ctx, "the guest takes no more data")
+		}
+	}
+}
+
+// sendData sends a piece of data and returns its length.
+func (ch *channel) sendData(ctx context.Context, data []byte) (int, error) {
+	ch.sendMu.Lock()
+	defer ch.sendMu.Unlock()
+	n, err := ch.room(ctx, min(len(data), guestproto.MaxPayload))
+	if err != nil {
+		return 0, err
+	}
+	h := guestproto.Header{Type: guestproto.TypeData, Channel: ch.id, Position: ch.sent}
+	if err := ch.conn.send(ctx, h, data[:n]); err != nil {
+		return 0, err
+	}
+	ch.sent += uint64(n)
+	return n, nil
+}
+
+// sendFrom sends one frame read from r, straight into the frame's memory. It returns
+// io.EOF when r has no more; a readError wraps any other error of r.
+func (ch *channel) sendFrom(ctx context.Context, r io.Reader) error {
+	ch.sendMu.Lock()
+	defer ch.sendMu.Unlock()
+	n, err := ch.room(ctx, guestproto.MaxPayload)
+	if err != nil {
+		return err
+	}
+	buf := newBuffer(guestproto.HeaderSize + n)
+	n, rerr := io.ReadFull(r, buf.bytes[guestproto.HeaderSize:guestproto.HeaderSize+n])
+	if n > 0 {
+		frame := buf.bytes[:guestproto.HeaderSize+n]
+		guestproto.PutHeader(frame, guestproto.Header{Type: guestproto.TypeData, Channel: ch.id, Position: ch.sent},
+			frame[guestproto.HeaderSize:])
+		if err := ch.conn.enqueue(ctx, outFrame{bytes: frame, buf: buf}); err != nil {
+			return err
+		}
+		ch.sent += uint64(n)
+	} else {
+		buf.release()
+	}
+	switch rerr {
+	case nil:
+		return nil
+	case io.EOF, io.ErrUnexpectedEOF:
+		return io.EOF
+	}
+	return readError{rerr}
+}
+
+// readError is an error of the caller's reader.
+type readError struct{ error }
+
+func (e readError) Unwrap() error { return e.error }
+
+// sendEnd says that no more data will come.
+func (ch *channel) sendEnd(ctx context.Context) error {
+	ch.sendMu.Lock()
+	defer ch.sendMu.Unlock()
+	ch.mu.Lock()
+	finished, err := ch.finished, ch.err
+	ch.mu.Unlock()
+	if finished || err != nil {
+		return err
+	}
+	return ch.conn.send(ctx, guestproto.Header{Type: guestproto.TypeEnd, Channel: ch.id, Position: ch.sent}, nil)
+}
