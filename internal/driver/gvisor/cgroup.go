@@ -1,0 +1,204 @@
+package gvisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/runsc/cgroup"
+
+	"ringfence.dev/ringfence"
+)
+
+const (
+	cpuPeriod = 100_000 // microseconds
+
+	// overheadMiB is what the sentry and its stubs need for themselves, on top
+	// of the guest's memory and its /dev/shm: 15 MiB idle, more with many
+	// processes and open files.
+	overheadMiB = 96
+)
+
+// controllersV1 are the version 1 hierarchies that a sandbox is placed in. With
+// version 2 there is one, and clone places the process itself.
+var controllersV1 = []string{"memory", "cpu", "cpuacct", "pids", "cpuset", "blkio"}
+
+// cgroups makes and removes the control group of each sandbox, parent/<id>. Both
+// versions of control groups go through gVisor's own package; this only reads
+// what that does not: who was killed for memory, and who is in the group.
+type cgroups struct {
+	parent string
+	v2     bool
+}
+
+func newCgroups(parent string) *cgroups {
+	return &cgroups{parent: path.Clean("/" + parent), v2: cgroup.IsOnlyV2()}
+}
+
+func (c *cgroups) group(id string) (cgroup.Cgroup, error) {
+	return cgroup.NewFromPath(path.Join(c.parent, id), false)
+}
+
+// create makes the group with its limits. The memory limit is hard, and above
+// what the guest is told, so that the agent's guard acts first. There is no tight
+// limit of host tasks: meeting it would kill the sentry and not the offender.
+func (c *cgroups) create(id string, size ringfence.Size) error {
+	g, err := c.group(id)
+	if err != nil {
+		return fmt.Errorf("cannot find the control groups: %w", err)
+	}
+	limit := hardLimit(size)
+	quota := int64(size.VCPU) * cpuPeriod
+	period := uint64(cpuPeriod)
+	err = g.Install(&specs.LinuxResources{
+		Memory: &specs.LinuxMemory{Limit: &limit},
+		CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},
+	})
+	if err != nil {
+		c.remove(id)
+		return fmt.Errorf("cannot make the sandbox's control group: %w", err)
+	}
+	c.forbidSwap(id, limit)
+	return nil
+}
+
+// forbidSwap keeps the guest's memory out of the host's swap, where there is
+// swap accounting. Without it the hard limit would only move memory to disk.
+func (c *cgroups) forbidSwap(id string, limit int64) {
+	if c.v2 {
+		os.WriteFile(filepath.Join(c.dir("memory", id), "memory.swap.max"), []byte("0"), 0o600)
+		return
+	}
+	os.WriteFile(filepath.Join(c.dir("memory", id), "memory.memsw.limit_in_bytes"), []byte(strconv.FormatInt(limit, 10)), 0o600)
+}
+
+// hardLimit is the host's memory limit for a sandbox, in bytes.
+func hardLimit(size ringfence.Size) int64 {
+	return (size.MemoryMiB + shmMiB + overheadMiB) << 20
+}
+
+// dir is the directory of a group in a version 1 hierarchy, or the only one.
+func (c *cgroups) dir(controller, id string) string {
+	g, err := c.group(id)
+	if err != nil {
+		return filepath.Join("/sys/fs/cgroup", controller, c.parent, id)
+	}
+	return g.MakePath(controller)
+}
+
+// cloneInto returns the directory into which clone can put a process right away,
+// or nil where that does not exist and place has to be called.
+func (c *cgroups) cloneInto(id string) (*os.File, error) {
+	if !c.v2 {
+		return nil, nil
+	}
+	g, err := c.group(id)
+	if err != nil {
+		return nil, err
+	}
+	f, err := g.CloneIntoCgroup()
+	if err != nil {
+		return nil, nil //nolint:nilerr // an old kernel: place does it
+	}
+	return f, nil
+}
+
+// place moves a process into the group.
+func (c *cgroups) place(id string, pid int) error {
+	controllers := controllersV1
+	if c.v2 {
+		controllers = []string{""}
+	}
+	for _, name := range controllers {
+		err := os.WriteFile(filepath.Join(c.dir(name, id), "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o600)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("cannot place the sandbox in its control group: %w", err)
+		}
+	}
+	return nil
+}
+
+// oomKills returns how many processes of the group the kernel killed for memory.
+func (c *cgroups) oomKills(id string) int64 {
+	name := "memory.oom_control"
+	if c.v2 {
+		name = "memory.events"
+	}
+	raw, err := os.ReadFile(filepath.Join(c.dir("memory", id), name))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(raw)) {
+		if value, ok := strings.CutPrefix(line, "oom_kill "); ok {
+			n, _ := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+// cpuNanos returns the CPU time that the group used.
+func (c *cgroups) cpuNanos(id string) int64 {
+	g, err := c.group(id)
+	if err != nil {
+		return 0
+	}
+	n, err := g.CPUUsage()
+	if err != nil {
+		return 0
+	}
+	return int64(n)
+}
+
+// pids returns the processes in the group.
+func (c *cgroups) pids(id string) []int {
+	raw, err := os.ReadFile(filepath.Join(c.dir("memory", id), "cgroup.procs"))
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, field := range strings.Fields(string(raw)) {
+		if pid, err := strconv.Atoi(field); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// remove kills what is left in the group and removes it. It is no error if there
+// is none.
+func (c *cgroups) remove(id string) error {
+	controllers := append([]string{"devices", "net_cls", "net_prio", "hugetlb", "freezer", "perf_event", "systemd", "rdma"}, controllersV1...)
+	if c.v2 {
+		controllers = []string{""}
+	}
+	deadline := time.Now().Add(5 * time.Second)
+	var last error
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		last = nil
+		for _, name := range controllers {
+			err := unix.Rmdir(c.dir(name, id))
+			if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
+				last = err
+			}
+		}
+		if last == nil || time.Now().After(deadline) {
+			break
+		}
+		for _, pid := range c.pids(id) {
+			unix.Kill(pid, unix.SIGKILL)
+		}
+		time.Sleep(wait)
+	}
+	if last != nil {
+		return fmt.Errorf("cannot remove the control group of sandbox %s: %w", id, last)
+	}
+	return nil
+}
