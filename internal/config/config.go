@@ -1,0 +1,214 @@
+// Package config is what an operator can set: from a flag, else the environment,
+// else a TOML file, else a default. One table, Keys, holds all of it.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"ringfence.dev/ringfence"
+)
+
+// DefaultFile is read when it exists and no other file is named.
+const DefaultFile = "/etc/ringfence/ringfence.toml"
+
+// Config is the configuration of `ringfence serve`.
+type Config struct {
+	Listen      string // host:port
+	DataDir     string
+	TemplateDir string // "": templates in DataDir
+	Driver      string // gvisor or fake
+
+	MaxVCPU          int
+	MaxMemoryMiB     int64
+	MaxDiskMiB       int64
+	MaxProcs         int
+	MemoryReserveMiB int64
+
+	HostNames  []string
+	MaxBodyMiB int64
+	TLSCert    string
+	TLSKey     string
+
+	LogFormat string // text or json
+	LogLevel  string // debug, info, warn, error
+	Debug     bool   // profiles under /debug/pprof on loopback
+}
+
+// Key is one thing that can be set: as a flag with dashes, as RINGFENCE_NAME in the
+// environment, and under its name in the file.
+type Key struct {
+	Name    string
+	Default string
+	Usage   string // one sentence: what it does, its unit and range
+	Hidden  bool
+	set     func(*Config, string) error
+	get     func(*Config) string
+}
+
+// Flag is the key's name as a flag, without the dashes before it.
+func (k Key) Flag() string { return strings.ReplaceAll(k.Name, "_", "-") }
+
+// Env is the key's name in the environment.
+func (k Key) Env() string { return "RINGFENCE_" + strings.ToUpper(k.Name) }
+
+// IsBool reports whether the flag needs no value.
+func (k Key) IsBool() bool { return k.Default == "false" }
+
+// Keys is everything that can be set, in the order of the documentation.
+var Keys = []Key{
+	text("listen", "127.0.0.1:7070", "address that the API listens on, as host:port", func(c *Config) *string { return &c.Listen }),
+	text("data_dir", "/var/lib/ringfence", "directory for the database, the sandboxes and, unless template_dir is set, the templates; only its owner may enter it", func(c *Config) *string { return &c.DataDir }),
+	text("template_dir", "", "directory of the built templates; empty: `templates` in data_dir", func(c *Config) *string { return &c.TemplateDir }),
+	hidden(text("driver", "gvisor", "what isolates a sandbox: gvisor, or fake for tests of clients (no isolation at all)", func(c *Config) *string { return &c.Driver })),
+	number("max_vcpu", "0", "largest number of cores of one sandbox; 0: the host's", func(c *Config) *int { return &c.MaxVCPU }),
+	number("max_memory_mib", "0", "largest memory of one sandbox, in MiB; 0: three quarters of the host's", func(c *Config) *int64 { return &c.MaxMemoryMiB }),
+	number("max_disk_mib", "65536", "largest disk of one sandbox, in MiB", func(c *Config) *int64 { return &c.MaxDiskMiB }),
+	number("max_procs", "4096", "largest number of processes in one sandbox", func(c *Config) *int { return &c.MaxProcs }),
+	number("memory_reserve_mib", "0", "memory of the host that sandboxes never get, in MiB: a create that would eat it is refused; 0: a tenth of the host's, at least 512", func(c *Config) *int64 { return &c.MemoryReserveMiB }),
+	list("host_names", "names by which clients reach this server beside its own address, separated by commas; a request for another name is refused", func(c *Config) *[]string { return &c.HostNames }),
+	number("max_body_mib", "32", "largest JSON body of a request, in MiB; files are not bound by it", func(c *Config) *int64 { return &c.MaxBodyMiB }),
+	text("tls_cert", "", "file with the TLS certificate chain in PEM; with tls_key, the API speaks HTTPS", func(c *Config) *string { return &c.TLSCert }),
+	text("tls_key", "", "file with the certificate's private key in PEM", func(c *Config) *string { return &c.TLSKey }),
+	text("log_format", "text", "text or json; the log goes to stderr", func(c *Config) *string { return &c.LogFormat }),
+	text("log_level", "info", "debug, info, warn or error", func(c *Config) *string { return &c.LogLevel }),
+	hidden(boolean("debug", "serve profiles under /debug/pprof to requests from loopback", func(c *Config) *bool { return &c.Debug })),
+}
+
+// Source looks one key up; ok is false when it does not set it.
+type Source func(Key) (value string, ok bool)
+
+// Environment is the source that reads RINGFENCE_ variables. An empty one counts as unset.
+func Environment(k Key) (string, bool) {
+	v := os.Getenv(k.Env())
+	return v, v != ""
+}
+
+// Default returns the configuration of a server that nobody configured.
+func Default() *Config {
+	c := new(Config)
+	for _, k := range Keys {
+		if err := k.set(c, k.Default); err != nil {
+			panic("config: the default of " + k.Name + ": " + err.Error())
+		}
+	}
+	return c
+}
+
+// Load takes each key from the first source that sets it, else the file at path,
+// else its default, and validates the whole. An empty path means DefaultFile if that
+// exists. All problems are reported at once, each with the name of its key.
+func Load(path string, sources ...Source) (*Config, error) {
+	file, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	c := Default()
+	var problems []error
+	for _, k := range Keys {
+		for _, source := range append(sources, file) {
+			value, ok := source(k)
+			if !ok {
+				continue
+			}
+			if err := k.set(c, value); err != nil {
+				problems = append(problems, fmt.Errorf("%s: %w", k.Name, err))
+			}
+			break
+		}
+	}
+	problems = append(problems, c.Validate())
+	if err := errors.Join(problems...); err != nil {
+		return nil, ringfence.Errorf(ringfence.CodeInvalidArgument, "cannot use the configuration:\n%w", err)
+	}
+	c.complete()
+	return c, nil
+}
+
+// Validate returns all that is wrong, one line each.
+func (c *Config) Validate() error {
+	var problems []error
+	bad := func(key, format string, args ...any) {
+		problems = append(problems, fmt.Errorf(key+": "+format, args...))
+	}
+	if _, port, err := net.SplitHostPort(c.Listen); err != nil {
+		bad("listen", "%q is not host:port", c.Listen)
+	} else if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+		bad("listen", "%q is not a port from 0 to 65535", port)
+	}
+	if c.DataDir == "" {
+		bad("data_dir", "it is empty")
+	}
+	if c.Driver != "gvisor" && c.Driver != "fake" {
+		bad("driver", "%q is none of gvisor, fake", c.Driver)
+	}
+	for _, r := range []struct {
+		key             string
+		value, min, max int64
+		zero            bool // 0 has a meaning of its own
+	}{
+		{"max_vcpu", int64(c.MaxVCPU), 1, 1024, true},
+		{"max_memory_mib", c.MaxMemoryMiB, ringfence.MinMemoryMiB, 1 << 24, true},
+		{"max_disk_mib", c.MaxDiskMiB, ringfence.MinDiskMiB, 1 << 24, false},
+		{"max_procs", int64(c.MaxProcs), 16, 32768, false},
+		{"memory_reserve_mib", c.MemoryReserveMiB, 1, 1 << 24, true},
+		{"max_body_mib", c.MaxBodyMiB, 1, 1024, false},
+	} {
+		if (r.value < r.min || r.value > r.max) && !(r.zero && r.value == 0) {
+			bad(r.key, "%d is not from %d to %d", r.value, r.min, r.max)
+		}
+	}
+	for _, name := range c.HostNames {
+		if strings.ContainsAny(name, "/: ") && net.ParseIP(strings.Trim(name, "[]")) == nil {
+			bad("host_names", "%q is no host name; leave scheme and port out", name)
+		}
+	}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		bad("tls_cert", "tls_cert and tls_key go together")
+	}
+	if c.LogFormat != "text" && c.LogFormat != "json" {
+		bad("log_format", "%q is none of text, json", c.LogFormat)
+	}
+	switch c.LogLevel {
+	case "debug", "info", "warn", "error":
+	default:
+		bad("log_level", "%q is none of debug, info, warn, error", c.LogLevel)
+	}
+	return errors.Join(problems...)
+}
+
+// complete puts in what depends on the host and on other keys.
+func (c *Config) complete() {
+	if c.TemplateDir == "" {
+		c.TemplateDir = filepath.Join(c.DataDir, "templates")
+	}
+	if c.MaxVCPU == 0 {
+		c.MaxVCPU = runtime.NumCPU()
+	}
+	total := hostMemoryMiB()
+	if c.MaxMemoryMiB == 0 {
+		c.MaxMemoryMiB = max(total*3/4, ringfence.MinMemoryMiB)
+	}
+	if c.MemoryReserveMiB == 0 {
+		c.MemoryReserveMiB = max(total/10, 512)
+	}
+}
+
+// Loopback reports whether an address to listen on can be reached from this host alone.
+func (c *Config) Loopback() bool {
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
