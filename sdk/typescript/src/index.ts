@@ -1,0 +1,64 @@
+/**
+ * Runs code that a model wrote in sandboxes of a Ringfence server.
+ *
+ * Start at {@link Sandbox}. The server's URL comes from RINGFENCE_URL (default `http://127.0.0.1:7070`) and the API
+ * key from RINGFENCE_API_KEY, unless an option says otherwise.
+ *
+ * @packageDocumentation
+ */
+
+export type { OutputCallback, RunOptions } from "./commands.js";
+export { Commands } from "./commands.js";
+export type { ConnectionOptions } from "./config.js";
+export type { ErrorDetails } from "./errors.js";
+export {
+  AlreadyExistsError,
+  APIConnectionError,
+  APIError,
+  APIResponseError,
+  APITimeoutError,
+  AuthenticationError,
+  CanceledError,
+  DeadlineExceededError,
+  DirectoryNotEmptyError,
+  DiskFullError,
+  FailedPreconditionError,
+  FileExistsError,
+  FileNotFoundError,
+  FilePermissionError,
+  InternalError,
+  InvalidArgumentError,
+  IsDirectoryError,
+  MisdirectedError,
+  NotDirectoryError,
+  NotFoundError,
+  NotYetSupportedError,
+  PermissionDeniedError,
+  RangeInvalidError,
+  ResourceExhaustedError,
+  RingfenceError,
+  SandboxEndedError,
+  TemplateNotFoundError,
+  TooLargeError,
+  UnavailableError,
+} from "./errors.js";
+export type {
+  FileEntry,
+  FileOptions,
+  FilePath,
+  ListOptions,
+  ReadOptions,
+  ReadTextOptions,
+  RemoveOptions,
+  WriteManyOptions,
+  WriteOptions,
+} from "./files.js";
+export { Files } from "./files.js";
+export { LocalFile, localFile } from "./platform/node.js";
+export type { CommandEndReason } from "./result.js";
+export { CommandExitError, CommandResult } from "./result.js";
+export type { ConnectOptions, CreateOptions, ListSandboxesOptions, NetworkConfig } from "./sandbox.js";
+export { Sandbox } from "./sandbox.js";
+export type { FileData } from "./upload.js";
+export { VERSION } from "./version.js";
+export type { FileInfo, NetworkInfo, SandboxInfo, SandboxState } from "./wire.js";

@@ -1,0 +1,375 @@
+import { Client } from "./client.js";
+import { Commands } from "./commands.js";
+import { type ConnectionOptions, checkCredential, connectionOptions, resolveConnection } from "./config.js";
+import { asyncDispose } from "./dispose.js";
+import { AuthenticationError, NotFoundError } from "./errors.js";
+import { Files } from "./files.js";
+import {
+  checkOptions,
+  either,
+  optionalBoolean,
+  optionalInteger,
+  optionalString,
+  optionalStringMap,
+  optionalStrings,
+  seconds,
+} from "./options.js";
+import { record, type SandboxInfo, sandboxInfo } from "./wire.js";
+
+/** What may leave a sandbox. Until the server's gateway forwards, a sandbox has no network whatever is said here. */
+export interface NetworkConfig {
+  /** Addresses, networks and names that may be reached. Refused until there is a network. */
+  allowOut?: string[] | undefined;
+  /** Addresses, networks (`"0.0.0.0/0"` is everything) and names that may not be reached. */
+  denyOut?: string[] | undefined;
+  /** Whether the internet may be reached. true is refused until there is a network. */
+  allowInternetAccess?: boolean | undefined;
+}
+
+/** Options of {@link Sandbox.create}. */
+export interface CreateOptions extends ConnectionOptions {
+  /** Name of the template. Default `"code-interpreter"`. */
+  template?: string | undefined;
+  /** The same as `template`. */
+  fromTemplate?: string | undefined;
+  /** A name to recognise it by, up to 128 bytes; need not be unique. Default: made by the server. */
+  name?: string | undefined;
+  /** Life limit in seconds from creation, above 0: the sandbox ends then whatever happens. Default null: none. */
+  timeout?: number | null | undefined;
+  /** The same as `timeout`. */
+  timeoutSeconds?: number | null | undefined;
+  /** The same in milliseconds. */
+  timeoutMs?: number | null | undefined;
+  /** Environment variables of every command. */
+  env?: Record<string, string> | undefined;
+  /** The same as `env`. */
+  envs?: Record<string, string> | undefined;
+  /** Labels to find it by in {@link Sandbox.list}. */
+  metadata?: Record<string, string> | undefined;
+  /** Who runs commands and acts on files unless a call says otherwise. Default: the template's user. */
+  user?: string | undefined;
+  /** Cores, 1 or more. Default 2; the operator sets the most. */
+  vcpu?: number | undefined;
+  /** Memory in MiB, 128 or more. Default 2048; the operator sets the most. */
+  memoryMib?: number | undefined;
+  /** Disk in MiB that can be written, 16 or more. Default 8192; the operator sets the most. */
+  diskMib?: number | undefined;
+  /** What may leave the sandbox. Default: nothing. */
+  network?: NetworkConfig | undefined;
+  /** Seconds without activity after which it pauses. Refused by the server until it can. */
+  idleTimeoutSeconds?: number | null | undefined;
+  /** Seconds that it stays paused before it is deleted. Refused by the server until it can. */
+  autoDeleteSeconds?: number | null | undefined;
+}
+
+const createOptions = [
+  "template",
+  "fromTemplate",
+  "name",
+  "timeout",
+  "timeoutSeconds",
+  "timeoutMs",
+  "env",
+  "envs",
+  "metadata",
+  "user",
+  "vcpu",
+  "memoryMib",
+  "diskMib",
+  "network",
+  "idleTimeoutSeconds",
+  "autoDeleteSeconds",
+  ...connectionOptions,
+] as const;
+
+/** Options of {@link Sandbox.connect}. */
+export interface ConnectOptions extends ConnectionOptions {
+  /**
+   * The sandbox's own access token, as {@link Sandbox.accessToken} gave it. With it no API key is needed and no
+   * request is made here; it opens commands and files of this sandbox and nothing else.
+   */
+  accessToken?: string | undefined;
+}
+
+/** Options of {@link Sandbox.list}. */
+export interface ListSandboxesOptions extends ConnectionOptions {
+  /** Only those that have all of these labels. */
+  metadata?: Record<string, string> | undefined;
+  /** Only those in this state, or in one of these. Default: all that have not ended. */
+  state?: string | string[] | undefined;
+  /** How many are asked for at a time, 1 to 1000. Default 100. It does not limit how many come. */
+  pageSize?: number | undefined;
+}
+
+// Passed by connect and create alone: the constructor is not for callers.
+const internal = Symbol("ringfence internal");
+
+interface Parts {
+  id: string;
+  name: string | undefined;
+  control: Client | undefined;
+  data: Client;
+  accessToken: string | undefined;
+}
+
+/**
+ * One isolated machine on a Ringfence server.
+ *
+ * ```ts
+ * await using sandbox = await Sandbox.create({ template: "code-interpreter" });
+ * const result = await sandbox.commands.run("python -c 'print(6 * 7)'");
+ * console.log(result.stdout); // 42
+ * // leaving the block kills the sandbox
+ * ```
+ */
+export class Sandbox implements AsyncDisposable {
+  /** 20 letters and digits. */
+  readonly id: string;
+  /** Its name at the time it was created or connected to; undefined after connecting with an access token. */
+  readonly name: string | undefined;
+  /** Runs commands in it. */
+  readonly commands: Commands;
+  /** Its files. */
+  readonly files: Files;
+  readonly #control: Client | undefined;
+  readonly #accessToken: string | undefined;
+
+  /** @internal Use {@link Sandbox.create} or {@link Sandbox.connect}. */
+  constructor(key: symbol, parts: Parts) {
+    if (key !== internal) throw new TypeError("use Sandbox.create or Sandbox.connect");
+    this.id = parts.id;
+    this.name = parts.name;
+    this.#control = parts.control;
+    this.#accessToken = parts.accessToken;
+    this.commands = new Commands(parts.data, sandboxPath(parts.id));
+    this.files = new Files(parts.data, sandboxPath(parts.id));
+    for (const part of ["commands", "files"]) Object.defineProperty(this, part, { enumerable: false });
+  }
+
+  /** The same as `id`. */
+  get sandboxId(): string {
+    return this.id;
+  }
+
+  /**
+   * The sandbox's own access token, 64 hex digits, for handing commands and files of this sandbox alone to someone
+   * else; undefined after connecting with the API key. A secret: it is left out of what is logged or made JSON.
+   */
+  get accessToken(): string | undefined {
+    return this.#accessToken;
+  }
+
+  /**
+   * Creates a sandbox and waits until it runs.
+   *
+   * @throws TypeError when an option is unknown, said twice or of the wrong type; nothing was sent then
+   * @throws {@link AuthenticationError} when there is no API key or a wrong one
+   * @throws {@link TemplateNotFoundError} when there is no such template
+   * @throws {@link InvalidArgumentError} when a value is out of range
+   * @throws {@link NotYetSupportedError} when a policy asks for a network, or an option waits for a later version
+   * @throws {@link ResourceExhaustedError} when the host has no room
+   * @throws {@link APIConnectionError} when no server answers; a sandbox may have been made if the connection broke
+   */
+  static async create(options?: CreateOptions): Promise<Sandbox> {
+    const where = "Sandbox.create";
+    const given = checkOptions(where, options, createOptions);
+    const template = either(where, given, ["template", "fromTemplate"]);
+    if (template !== undefined && typeof template !== "string") {
+      throw new TypeError(`${where}: 'template' must be a string`);
+    }
+    const json = {
+      template,
+      name: optionalString(where, given, "name"),
+      timeout_seconds: seconds(where, given, "timeout"),
+      env: optionalStringMap(where, "env", either(where, given, ["env", "envs"])),
+      metadata: optionalStringMap(where, "metadata", given["metadata"]),
+      user: optionalString(where, given, "user"),
+      vcpu: optionalInteger(where, given, "vcpu"),
+      memory_mib: optionalInteger(where, given, "memoryMib"),
+      disk_mib: optionalInteger(where, given, "diskMib"),
+      network: networkField(where, given["network"]),
+      idle_timeout_seconds: optionalSeconds(where, given, "idleTimeoutSeconds"),
+      auto_delete_seconds: optionalSeconds(where, given, "autoDeleteSeconds"),
+    };
+    const connection = resolveConnection(where, given);
+    const control = new Client(connection, connection.apiKey);
+    const wire = record(
+      await control.json({
+        method: "POST",
+        path: "/v1/sandboxes",
+        json,
+        idempotent: false,
+        signal: connection.signal,
+        unknownOutcome: "whether a sandbox was made is unknown",
+      }),
+      "a sandbox",
+    );
+    const { id, name } = sandboxInfo(wire);
+    const accessToken = typeof wire["access_token"] === "string" ? wire["access_token"] : undefined;
+    const data = new Client(connection, accessToken ?? connection.apiKey);
+    return new Sandbox(internal, { id: checkId(where, id), name, control, data, accessToken });
+  }
+
+  /**
+   * Connects to a sandbox that exists. It is asked for, so that an unknown id rejects here; with an access token
+   * nothing is sent.
+   *
+   * @throws {@link NotFoundError} when there is no such sandbox
+   */
+  static async connect(id: string, options?: ConnectOptions): Promise<Sandbox> {
+    const where = "Sandbox.connect";
+    const given = checkOptions(where, options, ["accessToken", ...connectionOptions]);
+    checkId(where, id);
+    const token = optionalString(where, given, "accessToken");
+    if (token !== undefined) {
+      const accessToken = checkCredential("the access token", token.trim());
+      const connection = resolveConnection(where, given, false);
+      const control = connection.apiKey === undefined ? undefined : new Client(connection, connection.apiKey);
+      return new Sandbox(internal, {
+        id,
+        name: undefined,
+        control,
+        data: new Client(connection, accessToken),
+        accessToken,
+      });
+    }
+    const connection = resolveConnection(where, given);
+    const client = new Client(connection, connection.apiKey);
+    const { name } = await getInfo(client, id, connection.signal);
+    return new Sandbox(internal, { id, name, control: client, data: client, accessToken: undefined });
+  }
+
+  /**
+   * Lists sandboxes, newest first. Pages are asked for as they are needed.
+   *
+   * ```ts
+   * for await (const info of Sandbox.list({ metadata: { job: "42" } })) console.log(info.id, info.state);
+   * ```
+   */
+  static list(options?: ListSandboxesOptions): AsyncIterableIterator<SandboxInfo> {
+    const where = "Sandbox.list";
+    const given = checkOptions(where, options, ["metadata", "state", "pageSize", ...connectionOptions]);
+    const query = new URLSearchParams();
+    const metadata = optionalStringMap(where, "metadata", given["metadata"]) ?? {};
+    for (const [key, value] of Object.entries(metadata)) query.set(`metadata.${key}`, value);
+    const state = given["state"];
+    const states = typeof state === "string" ? [state] : optionalStrings(where, given, "state");
+    if (states !== undefined) query.set("state", states.join(","));
+    const pageSize = optionalInteger(where, given, "pageSize");
+    if (pageSize !== undefined) query.set("limit", String(pageSize));
+    const connection = resolveConnection(where, given);
+    return listPages(new Client(connection, connection.apiKey), query, connection.signal);
+  }
+
+  /**
+   * Describes a sandbox, also one that ended in the last 7 days.
+   *
+   * @throws {@link NotFoundError} when there is no such sandbox
+   */
+  static async getInfo(id: string, options?: ConnectionOptions): Promise<SandboxInfo> {
+    const where = "Sandbox.getInfo";
+    const connection = resolveConnection(where, checkOptions(where, options, connectionOptions));
+    return getInfo(new Client(connection, connection.apiKey), checkId(where, id), connection.signal);
+  }
+
+  /**
+   * Ends a sandbox and deletes what is in it. One that ended before is a success as well.
+   *
+   * @throws {@link NotFoundError} when there is no such sandbox
+   */
+  static async kill(id: string, options?: ConnectionOptions): Promise<void> {
+    const where = "Sandbox.kill";
+    const connection = resolveConnection(where, checkOptions(where, options, connectionOptions));
+    await kill(new Client(connection, connection.apiKey), checkId(where, id), connection.signal);
+  }
+
+  /** Describes this sandbox as it is now, also after its end. */
+  async getInfo(): Promise<SandboxInfo> {
+    return getInfo(this.#controlClient(), this.id, undefined);
+  }
+
+  /** Ends this sandbox and deletes what is in it. One that ended before is a success as well. */
+  async kill(): Promise<void> {
+    await kill(this.#controlClient(), this.id, undefined);
+  }
+
+  /**
+   * Kills the sandbox at the end of an `await using` block. If the block threw and killing fails as well, JavaScript
+   * throws a SuppressedError that holds both.
+   */
+  async [asyncDispose](): Promise<void> {
+    try {
+      await this.kill();
+    } catch (error) {
+      if (!(error instanceof NotFoundError)) throw error; // gone is what was wanted
+    }
+  }
+
+  #controlClient(): Client {
+    if (this.#control !== undefined) return this.#control;
+    throw new AuthenticationError(
+      "this sandbox was connected to with its access token, which opens commands and files alone",
+      {
+        code: "unauthenticated",
+        hint: "set RINGFENCE_API_KEY or pass apiKey to Sandbox.connect",
+      },
+    );
+  }
+}
+
+function sandboxPath(id: string): string {
+  return `/v1/sandboxes/${encodeURIComponent(id)}`;
+}
+
+/** Refuses what would change the path of a URL; whether the sandbox exists is the server's to say. */
+function checkId(where: string, id: unknown): string {
+  if (typeof id === "string" && /^[A-Za-z0-9_-]+$/.test(id)) return id;
+  throw new TypeError(`${where}: a sandbox id must be a string of letters and digits`);
+}
+
+async function getInfo(client: Client, id: string, signal: AbortSignal | undefined): Promise<SandboxInfo> {
+  return sandboxInfo(await client.json({ method: "GET", path: sandboxPath(id), idempotent: true, signal }));
+}
+
+async function kill(client: Client, id: string, signal: AbortSignal | undefined): Promise<void> {
+  await client.json({ method: "DELETE", path: sandboxPath(id), idempotent: true, signal });
+}
+
+async function* listPages(
+  client: Client,
+  query: URLSearchParams,
+  signal: AbortSignal | undefined,
+): AsyncGenerator<SandboxInfo, void, undefined> {
+  for (;;) {
+    const page = record(
+      await client.json({ method: "GET", path: "/v1/sandboxes", query, idempotent: true, signal }),
+      "a list of sandboxes",
+    );
+    for (const wire of Array.isArray(page["sandboxes"]) ? page["sandboxes"] : []) yield sandboxInfo(wire);
+    const cursor = page["next_cursor"];
+    if (typeof cursor !== "string" || cursor === "") return;
+    query.set("cursor", cursor);
+  }
+}
+
+function networkField(where: string, network: unknown): Record<string, unknown> | undefined {
+  if (network === undefined) return undefined;
+  const at = `${where}: network`;
+  const given = checkOptions(at, network, ["allowOut", "denyOut", "allowInternetAccess"]);
+  return {
+    allow_out: optionalStrings(at, given, "allowOut"),
+    deny_out: optionalStrings(at, given, "denyOut"),
+    allow_internet_access: optionalBoolean(at, given, "allowInternetAccess"),
+  };
+}
+
+function optionalSeconds(
+  where: string,
+  options: Readonly<Record<string, unknown>>,
+  name: string,
+): number | null | undefined {
+  const value = options[name];
+  if (value === undefined || value === null || (typeof value === "number" && Number.isFinite(value)))
+    return value;
+  throw new TypeError(`${where}: '${name}' must be a finite number of seconds or null`);
+}
