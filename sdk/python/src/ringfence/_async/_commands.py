@@ -1,0 +1,161 @@
+"""Running commands in a sandbox."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from .. import _bridge_async as bridge
+from .. import _options as check
+from .. import _sse as sse
+from .. import _wire as wire
+from .._bridge_async import OutputCallback
+from .._exceptions import APIConnectionError, APIResponseError
+from .._models import CommandResult
+from ._client import AsyncClient
+
+_RUN = "commands.run"
+
+
+class AsyncCommands:
+    """Runs commands in one sandbox; it is `sandbox.commands`."""
+
+    def __init__(self, client: AsyncClient, sandbox_id: str) -> None:
+        self._client = client
+        self._path = wire.sandbox_path(sandbox_id, "commands")
+
+    async def run(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        envs: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: str | bytes | None = None,
+        timeout: float | check.Unset | None = check.UNSET,
+        timeout_seconds: float | check.Unset | None = check.UNSET,
+        output_limit_bytes: int | None = None,
+        on_stdout: OutputCallback | None = None,
+        on_stderr: OutputCallback | None = None,
+    ) -> CommandResult:
+        r"""Run a command and return how it ended. A failure of the command is a result, not an exception.
+
+        Past its deadline the command and all that it started are killed; the result holds the output so far, with
+        exit_code 124 and reason "deadline". When the caller goes away, an exception in a callback included, the command
+        is killed. A child that is left in the background does not hold up the result.
+
+        Args:
+            cmd: a line for the sandbox's shell, or a list: a program and its arguments, without a shell.
+            cwd: an absolute working directory. Default: the template's.
+            env: variables for the command, over those of the sandbox.
+            envs: another name of env.
+            user: who runs it. Default: the sandbox's user.
+            stdin: what it reads; text is sent as UTF-8. Default: nothing, an end of file at once.
+            timeout: seconds until it is killed, above 0. Default 30; None: no deadline.
+            timeout_seconds: another name of timeout.
+            output_limit_bytes: how much of each stream the result keeps, 1 to 67108864. Default 10485760. Of more, the
+                tail is kept, `truncated` says so, and the command goes on.
+            on_stdout: called with each piece of text of stdout as it arrives, and all of it, whatever the limit.
+                Characters are whole; bytes that are not UTF-8 become U+FFFD.
+            on_stderr: the same for stderr.
+
+        Returns:
+            A CommandResult; `result.check()` raises if the exit code is not 0.
+
+        Raises:
+            InvalidArgumentError: cwd or user does not exist in the sandbox, or an option is out of its range.
+            SandboxEndedError: the sandbox ended, before or while the command ran.
+            APIConnectionError: the connection broke; what became of the command is unknown, but the server
+                kills a command whose caller is gone. The call is never repeated by itself.
+            TypeError, ValueError: an option is wrong; nothing was sent.
+        """
+        body, limit = _body(cmd, cwd, env, envs, user, stdin, timeout, timeout_seconds, output_limit_bytes)
+        bridge.check_callback(_RUN, "on_stdout", on_stdout)
+        bridge.check_callback(_RUN, "on_stderr", on_stderr)
+        call = wire.Call("POST", self._path, json=body)
+        deadline = body["timeout_seconds"]
+        patience = None if deadline is None else deadline + wire.DEADLINE_SLACK
+        if on_stdout is None and on_stderr is None:
+            call.headers["Accept"] = "application/json"
+            call.read_timeout = patience
+            return CommandResult._from_json(await self._client._json(call))
+        call.headers["Accept"] = "text/event-stream"
+        call.read_timeout = max(wire.STREAM_SILENCE, patience or 0.0)
+        return await self._streamed(call, limit, on_stdout, on_stderr)
+
+    async def _streamed(
+        self, call: wire.Call, limit: int, on_stdout: OutputCallback | None, on_stderr: OutputCallback | None
+    ) -> CommandResult:
+        stdout, stderr = sse.OutputStream(limit), sse.OutputStream(limit)
+        events = sse.EventDecoder()
+        async with self._client._stream(call) as response:
+            request_id = response.headers.get("x-request-id")
+            if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                raise APIResponseError(
+                    f"{self._client.base_url} answered a streamed command without a stream",
+                    hint="check that RINGFENCE_URL points at a Ringfence server and that no proxy is in between",
+                    request_id=request_id,
+                    status=response.status_code,
+                )
+            async with contextlib.aclosing(self._client._chunks(call, response)) as chunks:
+                async for chunk in chunks:
+                    for event in events.feed(chunk):
+                        if event.name == "stdout":
+                            await bridge.notify(on_stdout, stdout.take(sse.event_json(event)))
+                        elif event.name == "stderr":
+                            await bridge.notify(on_stderr, stderr.take(sse.event_json(event)))
+                        elif event.name == "exit":
+                            await bridge.notify(on_stdout, stdout.finish())
+                            await bridge.notify(on_stderr, stderr.finish())
+                            return CommandResult._from_json(sse.event_json(event), (stdout.tail, stderr.tail))
+                        elif event.name == "error":
+                            error = wire.error_body(sse.event_json(event)) or {}
+                            raise wire.api_error(error, status=response.status_code, request_id=request_id)
+        raise APIConnectionError(
+            "the stream ended before the command did; its outcome is unknown",
+            hint="did the server stop? see its log",
+            request_id=request_id,
+        )
+
+
+def _body(
+    cmd: object,
+    cwd: object,
+    env: Mapping[str, str] | None,
+    envs: Mapping[str, str] | None,
+    user: object,
+    stdin: object,
+    timeout: float | check.Unset | None,
+    timeout_seconds: float | check.Unset | None,
+    output_limit_bytes: object,
+) -> tuple[dict[str, Any], int]:
+    """Return the request's body, and how much of each stream a result keeps."""
+    body: dict[str, Any] = {}
+    if isinstance(cmd, str):
+        body["command"] = check.text(_RUN, "cmd", cmd)
+    elif isinstance(cmd, (list, tuple)):
+        body["args"] = check.text_list(_RUN, "cmd", cast("object", cmd))
+    else:
+        raise TypeError(f"{_RUN}: cmd must be a str for the shell or a list of str, got {type(cmd).__name__}")
+    if cwd is not None:
+        body["cwd"] = check.text(_RUN, "cwd", cwd)
+    variables = check.text_mapping(_RUN, "env", check.one_of_optional(_RUN, "env", env, "envs", envs))
+    if variables is not None:
+        body["env"] = variables
+    if user is not None:
+        body["user"] = check.text(_RUN, "user", user)
+    if isinstance(stdin, (bytes, bytearray, memoryview)):
+        body["stdin_base64"] = base64.b64encode(cast("bytes", stdin)).decode("ascii")
+    elif stdin is not None:
+        body["stdin"] = check.text(_RUN, "stdin", stdin)
+    seconds = check.one_of(_RUN, "timeout", timeout, "timeout_seconds", timeout_seconds)
+    if isinstance(seconds, check.Unset):
+        seconds = wire.DEFAULT_COMMAND_TIMEOUT
+    body["timeout_seconds"] = None if seconds is None else check.number(_RUN, "timeout", seconds)
+    limit = check.integer_or_none(_RUN, "output_limit_bytes", output_limit_bytes)
+    if limit is not None:
+        body["output_limit_bytes"] = limit
+    return body, max(1, limit or wire.DEFAULT_OUTPUT_LIMIT)

@@ -1,0 +1,371 @@
+"""Sandboxes: creating, finding and ending them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .. import _bridge_async as bridge
+from .. import _options as check
+from .. import _wire as wire
+from .._dual import Dual
+from .._exceptions import APIResponseError, NotFoundError, SandboxEndedError
+from .._models import NetworkConfig, SandboxInfo, SecretStr, json_list
+from ._client import AsyncClient, _timeout, client_for
+from ._commands import AsyncCommands
+from ._files import AsyncFiles
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Seconds: TypeAlias = float | check.Unset | None
+_Params: TypeAlias = list[tuple[str, str]]
+
+
+class AsyncSandbox:
+    """One isolated machine that runs commands and holds files.
+
+    Made by `await AsyncSandbox.create()` or `await AsyncSandbox.connect(id)`. It is ended by `await sandbox.kill()`,
+    by leaving an `async with` block, by its life limit, or by the server; it does not end when this object is dropped
+    or the program ends.
+
+        async with await AsyncSandbox.create(template="code-interpreter") as sandbox:
+            await sandbox.files.write("/home/user/cell.py", "print(6 * 7)")
+            result = await sandbox.commands.run("python cell.py", timeout=60)
+            print(result.exit_code, result.stdout)
+
+    Attributes:
+        commands: runs commands in it.
+        files: reads and writes its files.
+    """
+
+    commands: AsyncCommands
+    files: AsyncFiles
+    _client: AsyncClient
+    _id: str
+    _info: SandboxInfo | None
+    _token: SecretStr | None
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        raise TypeError("use AsyncSandbox.create() to make a sandbox, or AsyncSandbox.connect(id) for one that runs")
+
+    @classmethod
+    def _of(cls, client: AsyncClient, id: str, info: SandboxInfo | None, token: str | None) -> Self:
+        self = cls.__new__(cls)
+        self._client = client
+        self._id = id
+        self._info = info
+        self._token = None if token is None else SecretStr(token)
+        self.commands = AsyncCommands(client, id)
+        self.files = AsyncFiles(client, id)
+        return self
+
+    def __repr__(self) -> str:
+        name = f", name={self.name!r}" if self.name else ""
+        return f"<AsyncSandbox id={self._id!r}{name}>"
+
+    @property
+    def id(self) -> str:
+        """Its id, 20 of [a-z0-9]."""
+        return self._id
+
+    @property
+    def sandbox_id(self) -> str:
+        """The same as `id`."""
+        return self._id
+
+    @property
+    def name(self) -> str:
+        """What its creator called it, or ""."""
+        return self._info.name if self._info else ""
+
+    @property
+    def template(self) -> str:
+        """The canonical name of its template, or "" where only an access token is known."""
+        return self._info.template if self._info else ""
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Its creator's own keys and values."""
+        return dict(self._info.metadata) if self._info else {}
+
+    @property
+    def access_token(self) -> SecretStr | None:
+        """What opens the commands and files of this sandbox and nothing else, 64 hex digits.
+
+        Only `create` is told it; None after `connect` by id. Its repr does not show it.
+        """
+        return self._token
+
+    @property
+    def client(self) -> AsyncClient:
+        """The client that it uses; other sandboxes may use it too."""
+        return self._client
+
+    @classmethod
+    async def create(
+        cls,
+        template: str | None = None,
+        *,
+        from_template: str | None = None,
+        name: str | None = None,
+        timeout: float | None = None,
+        timeout_seconds: float | None = None,
+        env: Mapping[str, str] | None = None,
+        envs: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        user: str | None = None,
+        vcpu: int | None = None,
+        memory_mib: int | None = None,
+        disk_mib: int | None = None,
+        network: NetworkConfig | None = None,
+        idle_timeout_seconds: float | None = None,
+        auto_delete_seconds: float | None = None,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        request_timeout: Seconds = check.UNSET,
+        client: AsyncClient | None = None,
+    ) -> Self:
+        """Make a sandbox and return it when it runs.
+
+        Args:
+            template: what to make it from. Default: "code-interpreter".
+            from_template: another name of template.
+            name: a name for people to read, at most 128 bytes; it need not be unique.
+            timeout: seconds from its creation until the server ends it, above 0. Default None: no life limit.
+            timeout_seconds: another name of timeout.
+            env: variables for every command in it.
+            envs: another name of env.
+            metadata: keys and values of your own, to find it by.
+            user: who runs commands and acts on files unless a call says otherwise. Default: the template's.
+            vcpu: cores, 1 or more. Default: the template's size, 2 unless it says otherwise.
+            memory_mib: MiB of memory, 128 or more. Default: the template's, 2048 unless it says otherwise.
+            disk_mib: MiB that can be written, 16 or more. Default: the template's, 8192 unless it says otherwise.
+            network: what it may reach. Default: nothing; see NetworkConfig.
+            idle_timeout_seconds: refused by the server until it exists.
+            auto_delete_seconds: refused by the server until it exists.
+            api_key: Default: the environment variable RINGFENCE_API_KEY.
+            base_url: Default: the environment variable RINGFENCE_URL, else http://127.0.0.1:7070.
+            request_timeout: seconds to wait for the server. Default 60; None: no limit.
+            client: a client to use, instead of the one that all sandboxes of a server and key share.
+
+        Raises:
+            AuthenticationError: there is no API key, or the server does not know it.
+            TemplateNotFoundError: there is no such template; the hint lists near names.
+            InvalidArgumentError: an option is out of its range; `field` names it.
+            NotYetSupportedError: an option or policy is known, but not there yet.
+            ResourceExhaustedError: the host has no room; `retry_after` says when to try again.
+            APIConnectionError: the server does not answer. The call is not repeated by itself: it may have been heard.
+            TypeError, ValueError: an option is wrong; nothing was sent.
+        """
+        call = "AsyncSandbox.create"
+        body: dict[str, Any] = {}
+        source = check.one_of_optional(call, "template", template, "from_template", from_template)
+        life = check.one_of_optional(call, "timeout", timeout, "timeout_seconds", timeout_seconds)
+        variables = check.one_of_optional(call, "env", env, "envs", envs)
+        for key, value in (("template", source), ("name", name), ("user", user)):
+            if value is not None:
+                body[key] = check.text(call, key, value)
+        for key, seconds in (
+            ("timeout_seconds", life),
+            ("idle_timeout_seconds", idle_timeout_seconds),
+            ("auto_delete_seconds", auto_delete_seconds),
+        ):
+            if seconds is not None:
+                body[key] = check.number(call, "timeout" if key == "timeout_seconds" else key, seconds)
+        for key, size in (("vcpu", vcpu), ("memory_mib", memory_mib), ("disk_mib", disk_mib)):
+            if size is not None:
+                body[key] = check.integer_or_none(call, key, size)
+        for key, mapping in (("env", variables), ("metadata", metadata)):
+            if mapping is not None:
+                body[key] = check.text_mapping(call, key, mapping)
+        if network is not None:
+            if not isinstance(network, NetworkConfig):
+                raise TypeError(f"{call}: network must be a NetworkConfig, got {type(network).__name__}")
+            policy: dict[str, Any] = {"allow_out": [*network.allow_out], "deny_out": [*network.deny_out]}
+            if network.allow_internet_access is not None:
+                policy["allow_internet_access"] = network.allow_internet_access
+            body["network"] = policy
+        wait = _timeout(call, request_timeout)
+        client = client_for(call, client, api_key, base_url)
+        answer = await client._json(wire.Call("POST", "/v1/sandboxes", json=body, request_timeout=wait))
+        info = SandboxInfo._from_json(answer)
+        token = answer.get("access_token")
+        if not isinstance(token, str):
+            raise APIResponseError("the server made a sandbox without an access token")
+        return cls._of(client, info.id, info, token)
+
+    @classmethod
+    async def connect(
+        cls,
+        sandbox_id: str,
+        *,
+        access_token: str | None = None,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        request_timeout: Seconds = check.UNSET,
+        client: AsyncClient | None = None,
+    ) -> Self:
+        """Return a sandbox that runs already.
+
+        Args:
+            sandbox_id: its id.
+            access_token: its own token, in place of an API key. Commands and files are then all that it opens, and
+                whether the sandbox runs shows with the first of them.
+            api_key: Default: the environment variable RINGFENCE_API_KEY.
+            base_url: Default: the environment variable RINGFENCE_URL, else http://127.0.0.1:7070.
+            request_timeout: seconds to wait for the server. Default 60; None: no limit.
+            client: a client to use, instead of the one that all sandboxes of a server and key share.
+
+        Raises:
+            NotFoundError: there is no such sandbox.
+            SandboxEndedError: it has ended.
+        """
+        call = "AsyncSandbox.connect"
+        id = check.sandbox_id(call, sandbox_id)
+        wait = _timeout(call, request_timeout)
+        if access_token is not None:
+            if api_key is not None or client is not None:
+                raise TypeError(f"{call}: access_token takes the place of api_key and client; give one of them")
+            token = check.text(call, "access_token", access_token)
+            return cls._of(client_for(call, None, token, base_url), id, None, token)
+        client = client_for(call, client, api_key, base_url)
+        info = await _get(client, id, wait)
+        if info.ended:
+            raise SandboxEndedError(
+                f"sandbox {id} has ended: {info.detail or info.reason or info.state}",
+                hint="make another with AsyncSandbox.create()",
+            )
+        return cls._of(client, id, info, None)
+
+    @classmethod
+    def list(
+        cls,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        state: str | Sequence[str] | None = None,
+        page_size: int | None = None,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        request_timeout: Seconds = check.UNSET,
+        client: AsyncClient | None = None,
+    ) -> AsyncIterator[SandboxInfo]:
+        """Iterate over the sandboxes, newest first. Pages are asked for as the iteration goes on.
+
+        Args:
+            metadata: only those that have all of these keys with these values.
+            state: only those in this state, or in one of these. Default: all that have not ended.
+            page_size: how many to ask for at a time, 1 to 1000. Default 100.
+            api_key: Default: the environment variable RINGFENCE_API_KEY.
+            base_url: Default: the environment variable RINGFENCE_URL, else http://127.0.0.1:7070.
+            request_timeout: seconds to wait for the server, for each page. Default 60; None: no limit.
+            client: a client to use, instead of the one that all sandboxes of a server and key share.
+        """
+        call = "AsyncSandbox.list"
+        params: _Params = []
+        for key, value in (check.text_mapping(call, "metadata", metadata) or {}).items():
+            params.append((f"metadata.{key}", value))
+        if state is not None:
+            states = (
+                [check.text(call, "state", state)] if isinstance(state, str) else check.text_list(call, "state", state)
+            )
+            params.append(("state", ",".join(states)))
+        size = check.integer_or_none(call, "page_size", page_size)
+        if size is not None:
+            params.append(("limit", str(size)))
+        wait = _timeout(call, request_timeout)
+        return cls._pages(client_for(call, client, api_key, base_url), params, wait)
+
+    @staticmethod
+    async def _pages(client: AsyncClient, params: _Params, wait: Seconds) -> AsyncGenerator[SandboxInfo, None]:
+        cursor: str | None = None
+        while True:
+            page = params if cursor is None else [*params, ("cursor", cursor)]
+            answer = await client._json(wire.Call("GET", "/v1/sandboxes", params=page, request_timeout=wait))
+            for item in json_list(answer, "sandboxes"):
+                yield SandboxInfo._from_json(item)
+            cursor = answer.get("next_cursor")
+            if not cursor:
+                return
+
+    @classmethod
+    async def _get_info_of(
+        cls,
+        sandbox_id: str,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        request_timeout: Seconds = check.UNSET,
+        client: AsyncClient | None = None,
+    ) -> SandboxInfo:
+        """Return what the server knows of a sandbox; of an ended one too, for 7 days.
+
+        Called on the class with an id, `AsyncSandbox.get_info(id, api_key=…, base_url=…)`, or on a sandbox without one.
+
+        Raises:
+            NotFoundError: there is no such sandbox.
+        """
+        call = "AsyncSandbox.get_info"
+        id = check.sandbox_id(call, sandbox_id)
+        wait = _timeout(call, request_timeout)
+        return await _get(client_for(call, client, api_key, base_url), id, wait)
+
+    async def _get_info(self, *, request_timeout: Seconds = check.UNSET) -> SandboxInfo:
+        """Return what the server knows of this sandbox; also after it ended, for 7 days."""
+        self._info = await _get(self._client, self._id, _timeout("sandbox.get_info", request_timeout))
+        return self._info
+
+    get_info = Dual(_get_info_of, _get_info)
+
+    @classmethod
+    async def _kill_of(
+        cls,
+        sandbox_id: str,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        request_timeout: Seconds = check.UNSET,
+        client: AsyncClient | None = None,
+    ) -> None:
+        """End a sandbox and remove all that it had. One that has ended already is no error.
+
+        Called on the class with an id, `AsyncSandbox.kill(id, api_key=…, base_url=…)`, or on a sandbox without one.
+
+        Raises:
+            NotFoundError: there is no such sandbox.
+        """
+        call = "AsyncSandbox.kill"
+        id = check.sandbox_id(call, sandbox_id)
+        wait = _timeout(call, request_timeout)
+        await _delete(client_for(call, client, api_key, base_url), id, wait)
+
+    async def _kill(self, *, request_timeout: Seconds = check.UNSET) -> None:
+        """End this sandbox and remove all that it had. One that has ended already is no error."""
+        await _delete(self._client, self._id, _timeout("sandbox.kill", request_timeout))
+
+    kill = Dual(_kill_of, _kill)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the sandbox. If the block raised, that is what is raised, whatever becomes of the sandbox."""
+        try:
+            await bridge.finish(self._kill)
+        except NotFoundError:
+            pass  # gone is what was wanted
+        except Exception as failure:
+            if exc is None:
+                raise
+            wire.add_note(exc, f"and the sandbox {self._id} could not be killed: {failure}")
+
+
+async def _get(client: AsyncClient, id: str, wait: Seconds) -> SandboxInfo:
+    return SandboxInfo._from_json(await client._json(wire.Call("GET", wire.sandbox_path(id), request_timeout=wait)))
+
+
+async def _delete(client: AsyncClient, id: str, wait: Seconds) -> None:
+    await client._request(wire.Call("DELETE", wire.sandbox_path(id), request_timeout=wait))
