@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
+	"ringfence.dev/ringfence"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"ringfence": func() { os.Exit(New(Options{Version: "v0-test"}).Main()) },
+	})
+}
+
+// TestScripts runs the real command line, as a process of its own, against a server.
+func TestScripts(t *testing.T) {
+	server := httptest.NewServer(newFakeServer(t))
+	t.Cleanup(server.Close)
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("RINGFENCE_URL", server.URL)
+			e.Setenv("RINGFENCE_API_KEY", "rf_test")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"code":   code,
+			"setvar": setvar,
+		},
+	})
+}
+
+// code N PROGRAM ARG… runs a program and wants exit code N.
+func code(ts *testscript.TestScript, neg bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("%s: exit code %d, want %d", strings.Join(args[1:], " "), got, want)
+	}
+}
+
+// setvar NAME sets a variable to what the last command printed.
+func setvar(ts *testscript.TestScript, neg bool, args []string) {
+	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
+}
+
+func TestEscape(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain, ünïcödé 日本": "plain, ünïcödé 日本",
+		"\x1b[31mred":       `\x1b[31mred`,
+		"\u009b31m":         `\u009b31m`,
+		"a\u202eb":          `a\u202eb`,
+		"a\u2066b\u200f":    `a\u2066b\u200f`,
+		"a\xffb":            `a\xffb`,
+		"a\nb\tc\rd\x00":    `a\nb\tc\rd\x00`,
+		"\x7f":              `\x7f`,
+		"\U000e0041":        `\U000e0041`,
+		"\ufffd":            "\ufffd",
+		"\u2028":            `\u2028`,
+	} {
+		if got := Escape(in); got != want {
+			t.Errorf("Escape(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestJSONIsSafeForATerminal(t *testing.T) {
+	var b bytes.Buffer
+	if err := writeJSON(&b, "\x1b\u009b\u202e\x7f\U000e0041ü<&>"); err != nil {
+		t.Fatal(err)
+	}
+	if want := `"\u001b\u009b\u202e\u007f\udb40\udc41ü<&>"` + "\n"; b.String() != want {
+		t.Errorf("got %s, want %s", b.String(), want)
+	}
+}
+
+func TestLocalCommands(t *testing.T) {
+	var out, serr bytes.Buffer
+	a := New(Options{Out: &out, Err: &serr, In: strings.NewReader(""), Local: []Local{
+		{"", func(a *App) *cobra.Command {
+			return &cobra.Command{Use: "serve", RunE: func(*cobra.Command, []string) error { return errors.New("a\x1bb") }}
+		}},
+		{"key", func(a *App) *cobra.Command {
+			return &cobra.Command{Use: "create", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return a.PrintJSON("made") }}
+		}},
+	}})
+	if got := a.Run(context.Background(), []string{"key", "create"}); got != 0 || out.String() != "\"made\"\n" {
+		t.Errorf("got %d, %q", got, out.String())
+	}
+	if got := a.Run(context.Background(), []string{"serve"}); got != 1 || serr.String() != "ringfence: a\\x1bb\n" {
+		t.Errorf("got %d, %q", got, serr.String())
+	}
+}
+
+func TestHelpListsEveryCode(t *testing.T) {
+	var out bytes.Buffer
+	if got := New(Options{Out: &out}).Run(context.Background(), []string{"--help"}); got != 0 {
+		t.Fatal(got)
+	}
+	for _, row := range ringfence.ErrorTable {
+		if !strings.Contains(out.String(), string(row.Code)) {
+			t.Errorf("the help does not name %s", row.Code)
+		}
+	}
+}
