@@ -1,0 +1,306 @@
+package fake
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+
+	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/internal/guestproto"
+)
+
+// serve does one call and returns its result.
+func (c *call) serve(req guestproto.Open) (any, error) {
+	g := c.s.g
+	switch req.Method {
+	case guestproto.MethodIdentity:
+		var id guestproto.Identity
+		if err := params(req, &id); err != nil {
+			return nil, err
+		}
+		g.mu.Lock()
+		g.identity = id
+		g.mu.Unlock()
+		return nil, nil
+	case guestproto.MethodFreeze:
+		c.s.mu.Lock()
+		c.s.frozen = true
+		c.s.mu.Unlock()
+		return nil, nil
+	case guestproto.MethodStats:
+		return g.stats(), nil
+	case guestproto.MethodProcessStart:
+		return c.processStart(req)
+	case guestproto.MethodProcessAttach:
+		return c.processAttach(req)
+	case guestproto.MethodProcessKill:
+		return nil, c.processKill(req)
+	case guestproto.MethodProcessList:
+		return g.list(), nil
+	case guestproto.MethodFileRead:
+		return nil, c.fileRead(req)
+	case guestproto.MethodFileWrite:
+		return c.fileWrite(req)
+	case guestproto.MethodFileStat:
+		return c.fileStat(req)
+	case guestproto.MethodFileList:
+		return nil, c.fileList(req)
+	case guestproto.MethodFileMkdir:
+		return c.fileMkdir(req)
+	case guestproto.MethodFileRename:
+		return c.fileRename(req)
+	case guestproto.MethodFileRemove:
+		return nil, c.fileRemove(req)
+	}
+	return nil, ringfence.Errorf(ringfence.CodeNotYetSupported, "the agent knows no %q", req.Method)
+}
+
+func params(req guestproto.Open, v any) error {
+	if err := json.Unmarshal(req.Params, v); err != nil {
+		return ringfence.Errorf(ringfence.CodeInvalidArgument, "cannot read the parameters of %s", req.Method)
+	}
+	return nil
+}
+
+func (c *call) processStart(req guestproto.Open) (any, error) {
+	var start guestproto.ProcessStart
+	if err := params(req, &start); err != nil {
+		return nil, err
+	}
+	p, err := c.s.g.start(start)
+	if err != nil {
+		return nil, err
+	}
+	p.hold(0)
+	defer p.unhold()
+	c.event(guestproto.ProcessStarted{ID: p.id, PID: p.pid})
+	if start.Stdin {
+		go func() {
+			io.Copy(p.stdin, c)
+			p.stdin.closeWrite()
+		}()
+	}
+	go p.run()
+	return c.follow(p, 0, true)
+}
+
+func (c *call) processAttach(req guestproto.Open) (any, error) {
+	var at guestproto.ProcessAttach
+	if err := params(req, &at); err != nil {
+		return nil, err
+	}
+	p, err := c.s.g.process(at.ID)
+	if err != nil {
+		return nil, err
+	}
+	from := p.from(at.From)
+	c.event(guestproto.ProcessStarted{ID: p.id, PID: p.pid, From: from})
+	exit, err := c.follow(p, from, false)
+	if e, ok := exit.(guestproto.ProcessExit); ok && from > at.From {
+		e.Lost += from - at.From
+		exit = e
+	}
+	return exit, err
+}
+
+// follow sends a process's output from a position on, and returns its exit.
+func (c *call) follow(p *process, position uint64, holds bool) (any, error) {
+	var lost uint64
+	for {
+		piece, exit, wait := p.next(position)
+		if piece.data != nil {
+			lost += piece.position - position
+			if err := c.data(piece.typ, piece.position, piece.data); err != nil {
+				return nil, err
+			}
+			position = piece.position + uint64(len(piece.data))
+			if holds {
+				p.hold(position)
+			}
+			continue
+		}
+		if exit != nil {
+			e := *exit
+			e.Lost = lost
+			return e, nil
+		}
+		select {
+		case <-wait:
+		case <-c.done:
+			return nil, errCanceled
+		}
+	}
+}
+
+func (c *call) processKill(req guestproto.Open) error {
+	var kill guestproto.ProcessKill
+	if err := params(req, &kill); err != nil {
+		return err
+	}
+	if kill.Signal < 0 || kill.Signal > 64 {
+		return ringfence.Errorf(ringfence.CodeInvalidArgument, "there is no signal %d", kill.Signal).WithField("signal")
+	}
+	p, err := c.s.g.process(kill.ID)
+	if err != nil {
+		return err
+	}
+	p.kill(kill)
+	return nil
+}
+
+// pathOf returns the bytes of a path, which has to be absolute.
+func pathOf(f guestproto.FilePath) (string, user, error) {
+	u, err := lookUser(f.User)
+	if err != nil {
+		return "", u, err
+	}
+	path := f.Path
+	if len(f.PathBytes) > 0 {
+		path = string(f.PathBytes)
+	}
+	return path, u, checkPath(path)
+}
+
+func checkPath(path string) error {
+	switch {
+	case path == "" || path[0] != '/':
+		return ringfence.Errorf(ringfence.CodeInvalidArgument, "the path %q is not absolute", path).WithField("path")
+	case bytes.IndexByte([]byte(path), 0) >= 0:
+		return ringfence.Errorf(ringfence.CodeInvalidArgument, "the path has a zero byte").WithField("path")
+	case len(path) > ringfence.MaxPathBytes:
+		return ringfence.Errorf(ringfence.CodeInvalidArgument, "the path is longer than %d bytes", ringfence.MaxPathBytes).WithField("path")
+	}
+	return nil
+}
+
+func (c *call) fileRead(req guestproto.Open) error {
+	var f guestproto.FileRead
+	if err := params(req, &f); err != nil {
+		return err
+	}
+	path, u, err := pathOf(f.FilePath)
+	if err != nil {
+		return err
+	}
+	info, data, err := c.s.g.files.read(u, path)
+	if err != nil {
+		return err
+	}
+	if f.Offset < 0 || f.Length < 0 || f.Offset > int64(len(data)) {
+		return ringfence.Errorf(ringfence.CodeRangeInvalid, "the file has %d bytes, the range begins at %d", len(data), f.Offset)
+	}
+	data = data[f.Offset:]
+	if f.Length > 0 {
+		data = data[:min(f.Length, int64(len(data)))]
+	}
+	c.event(info)
+	return c.data(guestproto.TypeData, 0, data)
+}
+
+func (c *call) fileWrite(req guestproto.Open) (any, error) {
+	var f guestproto.FileWrite
+	if err := params(req, &f); err != nil {
+		return nil, err
+	}
+	path, u, err := pathOf(f.FilePath)
+	if err != nil {
+		return nil, err
+	}
+	t := c.s.g.files
+	if err := t.writable(u, path); err != nil {
+		return nil, err
+	}
+	var data bytes.Buffer
+	if _, err := io.Copy(&data, io.LimitReader(c, t.limit+1)); err != nil {
+		return nil, err
+	}
+	return t.write(u, path, data.Bytes(), f.Owner, f.Mode)
+}
+
+func (c *call) fileStat(req guestproto.Open) (any, error) {
+	var f guestproto.FilePath
+	if err := params(req, &f); err != nil {
+		return nil, err
+	}
+	path, u, err := pathOf(f)
+	if err != nil {
+		return nil, err
+	}
+	return c.s.g.files.stat(u, path)
+}
+
+func (c *call) fileList(req guestproto.Open) error {
+	var f guestproto.FileList
+	if err := params(req, &f); err != nil {
+		return err
+	}
+	path, u, err := pathOf(f.FilePath)
+	if err != nil {
+		return err
+	}
+	entries, err := c.s.g.files.list(u, path, max(f.Depth, 1))
+	if err != nil {
+		return err
+	}
+	var position uint64
+	for _, e := range entries {
+		line, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		line = append(line, '\n')
+		if err := c.data(guestproto.TypeData, position, line); err != nil {
+			return err
+		}
+		position += uint64(len(line))
+	}
+	return nil
+}
+
+func (c *call) fileMkdir(req guestproto.Open) (any, error) {
+	var f guestproto.FileMkdir
+	if err := params(req, &f); err != nil {
+		return nil, err
+	}
+	path, u, err := pathOf(f.FilePath)
+	if err != nil {
+		return nil, err
+	}
+	return c.s.g.files.mkdir(u, path, f.Owner, f.Mode)
+}
+
+func (c *call) fileRename(req guestproto.Open) (any, error) {
+	var f guestproto.FileRename
+	if err := params(req, &f); err != nil {
+		return nil, err
+	}
+	path, u, err := pathOf(f.FilePath)
+	if err != nil {
+		return nil, err
+	}
+	to := f.To
+	if len(f.ToBytes) > 0 {
+		to = string(f.ToBytes)
+	}
+	if err := checkPath(to); err != nil {
+		var e *ringfence.Error
+		if errors.As(err, &e) {
+			e.Field = "to"
+		}
+		return nil, err
+	}
+	return c.s.g.files.rename(u, path, to)
+}
+
+func (c *call) fileRemove(req guestproto.Open) error {
+	var f guestproto.FileRemove
+	if err := params(req, &f); err != nil {
+		return err
+	}
+	path, u, err := pathOf(f.FilePath)
+	if err != nil {
+		return err
+	}
+	return c.s.g.files.remove(u, path, f.Recursive)
+}
