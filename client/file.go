@@ -231,6 +231,10 @@ func sizeOf(r io.Reader) int64 {
 		return int64(r.Len())
 	case *strings.Reader:
 		return int64(r.Len())
+	case *io.SectionReader:
+		if at, err := r.Seek(0, io.SeekCurrent); err == nil {
+			return max(r.Size()-at, 0)
+		}
 	case *io.LimitedReader:
 		if inner := sizeOf(r.R); inner >= 0 {
 			return min(inner, r.N)

@@ -52,6 +52,7 @@ func TestWrite(t *testing.T) {
 		"empty":   {strings.NewReader(""), "", 0},
 		"file":    {file, "from a file", 11},
 		"limited": {io.LimitReader(strings.NewReader("abcdef"), 4), "abcd", 4},
+		"section": {io.NewSectionReader(strings.NewReader("abcdef"), 1, 3), "bcd", 3},
 		"unknown": {iotest.OneByteReader(strings.NewReader("abc")), "abc", -1},
 		"large":   {strings.NewReader(large), large, expectBytes},
 	} {

@@ -102,7 +102,7 @@ func (a *App) newRoot() *cobra.Command {
 		c.GroupID = "sandbox"
 		root.AddCommand(c)
 	}
-	for _, c := range []*cobra.Command{a.templateCommand(), a.keyCommand(), a.versionCommand()} {
+	for _, c := range []*cobra.Command{a.templateCommand(), a.keyCommand(), a.benchCommand(), a.versionCommand()} {
 		c.GroupID = "server"
 		root.AddCommand(c)
 	}
