@@ -67,10 +67,18 @@ async def gather(calls: Sequence[Callable[[], Awaitable[T]]], limit: int) -> lis
     """Make all calls, at most limit at once. The first failure ends the others and is raised."""
     results: dict[int, T] = {}
     pending = iter(enumerate(calls))
+    failed = False
 
     async def work() -> None:
+        nonlocal failed
         for i, call in pending:
-            results[i] = await call()
+            if failed:
+                return
+            try:
+                results[i] = await call()
+            except BaseException:
+                failed = True
+                raise
 
     if not calls:
         return []

@@ -169,6 +169,9 @@ class Client:
 
     def _chunks(self, call: wire.Call, response: httpx.Response) -> Generator[bytes, None, None]:
         """Yield an answer's body as it arrives."""
+        if response.is_stream_consumed:
+            yield response.content  # a transport of a test may have it at once
+            return
         try:
             for chunk in response.iter_raw():
                 yield chunk
