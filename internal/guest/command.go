@@ -1,0 +1,370 @@
+package guest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path"
+	"sort"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ringfence.dev/ringfence/internal/guestproto"
+)
+
+// defaultPath is PATH where nobody set one.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// markVariable finds a command's processes where there are no control groups.
+const markVariable = "RINGFENCE_COMMAND"
+
+// command is what is executed.
+type command struct {
+	program string
+	args    []string
+	env     []string
+	dir     string
+	user    account
+	// status and message stand in for a program that cannot be executed.
+	status  int
+	message string
+}
+
+func startProcess(a *agent, ch *channel, ps guestproto.ProcessStart) (any, error) {
+	if !validID(ps.ID) {
+		return nil, fail(codeInvalid, "id", "a process's id is 1 to 64 of [A-Za-z0-9_-]")
+	}
+	if (ps.Shell == "") == (len(ps.Args) == 0) {
+		return nil, fail(codeInvalid, "command", "a process has either a shell command or arguments")
+	}
+	if err := a.procs.reserve(ps.ID); err != nil {
+		return nil, err
+	}
+	p, err := a.start(ch, ps)
+	if err != nil {
+		a.procs.add(ps.ID, nil)
+		return nil, err
+	}
+	if ps.Stdin {
+		go p.feed(ch)
+	}
+	exit, err := p.log.follow(ch, 0, func(from uint64) error {
+		return ch.event(guestproto.ProcessStarted{ID: p.id, PID: p.inner, From: from})
+	})
+	return exit, err
+}
+
+func attachProcess(a *agent, ch *channel, at guestproto.ProcessAttach) (any, error) {
+	p, err := a.procs.find(at.ID)
+	if err != nil {
+		return nil, err
+	}
+	go p.feed(ch)
+	exit, err := p.log.follow(ch, at.From, func(from uint64) error {
+		return ch.event(guestproto.ProcessStarted{ID: p.id, PID: p.inner, From: from})
+	})
+	return exit, err
+}
+
+func validID(id string) bool {
+	if id == "" || len(id) > 64 {
+		return false
+	}
+	for _, c := range []byte(id) {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' {
+			return false
+		}
+	}
+	return true
+}
+
+// start starts a command, and makes it known before its end can be.
+func (a *agent) start(ch *channel, ps guestproto.ProcessStart) (*process, error) {
+	c, err := a.prepare(ps)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{
+		id: ps.ID, tag: ps.Tag, user: c.user.name, command: ps.Shell, started: time.Now(),
+		log: newOutlog(a.link.free), ended: make(chan struct{}),
+	}
+	if p.command == "" {
+		p.command = strings.Join(ps.Args, " ")
+	}
+	p.command = shorten(p.command)
+	p.log.hold(ch)
+	if c.message != "" {
+		a.procs.add(p.id, p)
+		p.log.append(guestproto.TypeStderr, []byte(c.message))
+		go p.end(a.procs, guestproto.ProcessExit{ExitCode: c.status})
+		return p, nil
+	}
+	files, err := p.openPipes(ps.Stdin)
+	if err != nil {
+		return nil, fail(codeExhausted, "", "cannot make pipes for the command: %v", err)
+	}
+	defer func() {
+		for _, fd := range files {
+			unix.Close(int(fd))
+		}
+	}()
+
+	a.procs.startMu.Lock()
+	err = a.ns.spawn(func() error { return a.forkExec(p, c, files) })
+	if err == nil {
+		p.inner = innerPID(p.pid)
+		a.procs.add(p.id, p)
+	}
+	a.procs.startMu.Unlock()
+	if err != nil {
+		p.closePipes()
+		a.groups.remove(p.id)
+		return a.notExecuted(p, c, err)
+	}
+	for _, s := range p.streams {
+		go p.pump(s)
+	}
+	a.guard.watch()
+	return p, nil
+}
+
+// forkExec runs on the spawner.
+func (a *agent) forkExec(p *process, c command, files []uintptr) error {
+	attr := &syscall.ProcAttr{Dir: c.dir, Env: c.env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true}}
+	if os.Geteuid() == 0 {
+		attr.Sys.Credential = &syscall.Credential{Uid: c.user.uid, Gid: c.user.gid, Groups: c.user.groups}
+	}
+	var err error
+	for _, squeeze := range []bool{false, true} {
+		if err := a.groups.enter(p.id, squeeze); err != nil {
+			return err
+		}
+		p.pid, err = syscall.ForkExec(c.program, c.args, attr)
+		if squeeze {
+			if err := a.groups.settle(); err != nil {
+				a.log.Error("Cannot move a command to its control group", "error", err)
+			}
+		}
+		// The limit on processes may be reached by what others started. One that is
+		// needed to look into that is let in all the same.
+		if err != syscall.EAGAIN || !a.groups.enabled {
+			break
+		}
+	}
+	if lerr := a.groups.leave(); lerr != nil {
+		a.log.Error("Cannot leave a control group", "error", lerr)
+	}
+	return err
+}
+
+// notExecuted is a program that passed the checks and was refused by the kernel.
+func (a *agent) notExecuted(p *process, c command, err error) (*process, error) {
+	errno, ok := err.(syscall.Errno)
+	switch {
+	case !ok:
+		return nil, err
+	case errno == syscall.EAGAIN || errno == syscall.ENOMEM:
+		return nil, fail(codeExhausted, "", "cannot start the command: the sandbox's limit on processes or memory is reached")
+	case errno == syscall.E2BIG:
+		return nil, fail(codeInvalid, "command", "the arguments and the environment are too long for the system")
+	case errno == syscall.EINVAL:
+		return nil, fail(codeInvalid, "command", "cannot start the command: %v", errno)
+	}
+	status := 126
+	if errno == syscall.ENOENT {
+		status = 127 // the interpreter of a script is missing
+	}
+	p.pid, p.streams = 0, nil
+	a.procs.add(p.id, p)
+	p.log.append(guestproto.TypeStderr, fmt.Appendf(nil, "%s: cannot execute: %v\n", c.args[0], errno))
+	go p.end(a.procs, guestproto.ProcessExit{ExitCode: status})
+	return p, nil
+}
+
+// openPipes makes the process's pipes and returns the process's ends.
+func (p *process) openPipes(stdin bool) (files []uintptr, err error) {
+	defer func() {
+		if err != nil {
+			p.closePipes()
+			for _, fd := range files {
+				unix.Close(int(fd))
+			}
+			files = nil
+		}
+	}()
+	if stdin {
+		var pipe [2]int
+		if err = unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+			return files, err
+		}
+		files = append(files, uintptr(pipe[0]))
+		_ = unix.SetNonblock(pipe[1], true)
+		p.stdin = os.NewFile(uintptr(pipe[1]), "stdin")
+	} else {
+		null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, uintptr(null))
+	}
+	for _, typ := range []guestproto.Type{guestproto.TypeStdout, guestproto.TypeStderr} {
+		var pipe [2]int
+		if err = unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+			return files, err
+		}
+		files = append(files, uintptr(pipe[1]))
+		_, _ = unix.FcntlInt(uintptr(pipe[0]), unix.F_SETPIPE_SZ, pipeSize) // the default is only slower
+		_ = unix.SetNonblock(pipe[0], true)
+		p.streams = append(p.streams, &stream{typ: typ, file: os.NewFile(uintptr(pipe[0]), "output"), drained: make(chan struct{})})
+	}
+	return files, nil
+}
+
+func (p *process) closePipes() {
+	p.closeStdin()
+	for _, s := range p.streams {
+		s.file.Close()
+	}
+}
+
+// prepare decides what is executed, as whom, where, and with which environment.
+func (a *agent) prepare(ps guestproto.ProcessStart) (command, error) {
+	id := a.currentIdentity()
+	name := ps.User
+	if name == "" {
+		name = id.User
+	}
+	user, err := a.users.lookup(name, "user")
+	if err != nil {
+		return command{}, err
+	}
+	c := command{user: user}
+	for _, s := range append([]string{ps.Shell, ps.WorkDir}, ps.Args...) {
+		if strings.IndexByte(s, 0) >= 0 {
+			return command{}, fail(codeInvalid, "command", "a command cannot hold a NUL byte")
+		}
+	}
+	if ps.WorkDir != "" && !path.IsAbs(ps.WorkDir) {
+		return command{}, fail(codeInvalid, "cwd", "the working directory %q is not an absolute path", ps.WorkDir)
+	}
+	env := mergeEnv(map[string]string{
+		"PATH": defaultPath, "HOME": user.home, "USER": user.name, "LOGNAME": user.name, "SHELL": user.shell,
+	}, id.Env, ps.Env)
+	if !a.groups.enabled {
+		env[markVariable] = ps.ID
+	}
+	for k, v := range env {
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.IndexByte(v, 0) >= 0 {
+			return command{}, fail(codeInvalid, "env", "the environment variable %q has no valid name or value", k)
+		}
+		c.env = append(c.env, k+"="+v)
+	}
+	sort.Strings(c.env)
+	err = a.ns.onFileThread(user, func() error { return c.resolve(ps, id.WorkDir, env["PATH"]) })
+	return c, err
+}
+
+func mergeEnv(maps ...map[string]string) map[string]string {
+	all := make(map[string]string)
+	for _, m := range maps {
+		for k, v := range m {
+			all[k] = v
+		}
+	}
+	return all
+}
+
+// resolve finds the working directory and the program with the user's own rights.
+func (c *command) resolve(ps guestproto.ProcessStart, defaultDir, searchPath string) error {
+	if ps.WorkDir != "" {
+		if err := unix.Chdir(ps.WorkDir); err != nil {
+			return fail(codeInvalid, "cwd", "cannot use the working directory %q: %v", ps.WorkDir, err)
+		}
+		c.dir = ps.WorkDir
+	} else {
+		for _, dir := range []string{defaultDir, c.user.home, "/"} {
+			if path.IsAbs(dir) && unix.Chdir(dir) == nil {
+				c.dir = dir
+				break
+			}
+		}
+	}
+	defer unix.Chdir("/")
+	if ps.Shell != "" {
+		c.program = "/bin/bash"
+		if unix.Access(c.program, unix.X_OK) != nil {
+			c.program = "/bin/sh"
+		}
+		c.args = []string{c.program, "-c", ps.Shell}
+		return nil
+	}
+	c.args = ps.Args
+	c.program, c.status = findProgram(ps.Args[0], searchPath)
+	switch c.status {
+	case 127:
+		c.message = ps.Args[0] + ": command not found\n"
+	case 126:
+		c.message = ps.Args[0] + ": permission denied\n"
+	}
+	return nil
+}
+
+// findProgram looks for a program as a shell does. Status is 0, or what a shell exits
+// with: 127 for a program that is not there, 126 for one that cannot be executed.
+func findProgram(name, searchPath string) (program string, status int) {
+	if strings.Contains(name, "/") {
+		return name, executable(name)
+	}
+	status = 127
+	if name == "" {
+		return "", status
+	}
+	for _, dir := range strings.Split(searchPath, ":") {
+		if dir == "" {
+			dir = "."
+		}
+		candidate := dir + "/" + name
+		switch executable(candidate) {
+		case 0:
+			return candidate, 0
+		case 126:
+			status = 126
+		}
+	}
+	return "", status
+}
+
+func executable(file string) int {
+	var st unix.Stat_t
+	if err := unix.Stat(file, &st); err != nil {
+		if err == unix.EACCES {
+			return 126
+		}
+		return 127
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || unix.Faccessat(unix.AT_FDCWD, file, unix.X_OK, unix.AT_EACCESS) != nil {
+		return 126
+	}
+	return 0
+}
+
+// innerPID returns the number of a process in its own namespace.
+func innerPID(pid int) int {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return pid
+	}
+	if _, rest, ok := bytes.Cut(b, []byte("\nNSpid:")); ok {
+		line, _, _ := bytes.Cut(rest, []byte("\n"))
+		if f := bytes.Fields(line); len(f) > 0 {
+			if n, err := strconv.Atoi(string(f[len(f)-1])); err == nil {
+				return n
+			}
+		}
+	}
+	return pid
+}

@@ -1,0 +1,111 @@
+package guest
+
+import (
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"ringfence.dev/ringfence/internal/guestproto"
+)
+
+// maxPath is the longest path that a call may name, in bytes.
+const maxPath = 4096
+
+// pathOf returns the bytes of a path that came as text or as bytes.
+func pathOf(text string, raw []byte, field string) (string, error) {
+	p := text
+	if len(raw) > 0 {
+		p = string(raw)
+	}
+	switch {
+	case !path.IsAbs(p):
+		return "", fail(codeInvalid, field, "the path %q is not absolute", p)
+	case strings.IndexByte(p, 0) >= 0:
+		return "", fail(codeInvalid, field, "a path cannot hold a NUL byte")
+	case len(p) > maxPath:
+		return "", fail(codeInvalid, field, "the path has %d bytes, at most %d are possible", len(p), maxPath)
+	}
+	return p, nil
+}
+
+// target returns the path of a call and who acts.
+func (a *agent) target(f guestproto.FilePath) (string, account, error) {
+	p, err := pathOf(f.Path, f.PathBytes, "path")
+	if err != nil {
+		return "", account{}, err
+	}
+	u, err := a.users.lookup(f.User, "user")
+	return p, u, err
+}
+
+// describe turns a stat into what the host gets. name is the whole path.
+func (a *agent) describe(name string, st *unix.Stat_t, target string) guestproto.FileInfo {
+	info := guestproto.FileInfo{
+		Path:    name,
+		Type:    "other",
+		Size:    st.Size,
+		Mode:    st.Mode & 0o7777,
+		UID:     st.Uid,
+		GID:     st.Gid,
+		ModTime: st.Mtim.Sec*1e6 + st.Mtim.Nsec/1e3,
+		Target:  target,
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		info.Type = "file"
+	case unix.S_IFDIR:
+		info.Type = "directory"
+	case unix.S_IFLNK:
+		info.Type = "symlink"
+	}
+	if !utf8.ValidString(name) {
+		info.PathBytes = []byte(name)
+	}
+	if !utf8.ValidString(target) {
+		info.TargetBytes = []byte(target)
+	}
+	info.Owner, info.Group = a.users.names(st.Uid, st.Gid)
+	return info
+}
+
+// describePath describes what stands at a path itself; links are not followed. It
+// runs on a file thread.
+func (a *agent) describePath(p string) (guestproto.FileInfo, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(p, &st); err != nil {
+		return guestproto.FileInfo{}, err
+	}
+	target := ""
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		target = readlinkAt(unix.AT_FDCWD, p)
+	}
+	return a.describe(path.Clean(p), &st, target), nil
+}
+
+// readlinkAt returns where a link points to; "" when it cannot be read.
+func readlinkAt(dir int, name string) string {
+	buf := make([]byte, maxPath)
+	n, err := unix.Readlinkat(dir, name, buf)
+	if err != nil {
+		return ""
+	}
+	return string(buf[:n])
+}
+
+func statFile(a *agent, _ *channel, f guestproto.FilePath) (any, error) {
+	p, u, err := a.target(f)
+	if err != nil {
+		return nil, err
+	}
+	var info guestproto.FileInfo
+	err = a.ns.onFileThread(u, func() (err error) {
+		info, err = a.describePath(p)
+		return err
+	})
+	if err != nil {
+		return nil, fileError("look at", p, err)
+	}
+	return info, nil
+}

@@ -1,0 +1,159 @@
+package guest
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ringfence.dev/ringfence/internal/guestproto"
+)
+
+// killAttempts bounds the passes of a kill, killPause is the time between two: a
+// process that was sent SIGKILL needs a moment to be gone. It is no deadline.
+const (
+	killAttempts = 1000
+	killPause    = 2 * time.Millisecond
+)
+
+func killProcess(a *agent, _ *channel, k guestproto.ProcessKill) (any, error) {
+	p, err := a.procs.find(k.ID)
+	if err != nil {
+		return nil, err
+	}
+	if k.Signal <= 0 || k.Signal > 64 {
+		return nil, fail(codeInvalid, "signal", "there is no signal %d", k.Signal)
+	}
+	signal := syscall.Signal(k.Signal)
+	switch {
+	case k.Tree && signal == syscall.SIGKILL:
+		return struct{}{}, a.killTree(p, k.Reason)
+	case k.Tree:
+		for _, pid := range a.treeOf(p) {
+			_ = unix.Kill(pid, signal) // it may have ended
+		}
+	case p.pid != 0:
+		if signal == syscall.SIGKILL {
+			p.mu.Lock()
+			p.signed = true
+			p.mu.Unlock()
+		}
+		a.procs.signalMain(p, signal)
+	}
+	return struct{}{}, nil
+}
+
+// signalMain signals the main process unless it has been collected: its number may
+// be another's by then.
+func (t *processTable) signalMain(p *process, signal syscall.Signal) {
+	t.startMu.Lock()
+	defer t.startMu.Unlock()
+	t.mu.Lock()
+	running := t.byPID[p.pid] == p
+	t.mu.Unlock()
+	if running {
+		_ = unix.Kill(p.pid, signal)
+	}
+}
+
+// killTree kills all that a command started, and returns when nothing is left. What
+// forks faster than it is killed finds the limit on processes at 0.
+func (a *agent) killTree(p *process, reason string) error {
+	p.mu.Lock()
+	p.signed = true
+	if p.killed == "" {
+		p.killed = reason
+	}
+	p.mu.Unlock()
+	const patience = 3
+	squeezed := false
+	defer func() {
+		if squeezed {
+			_ = a.groups.setLimit(a.processLimit())
+		}
+	}()
+	for i := range killAttempts {
+		pids := a.treeOf(p)
+		if len(pids) == 0 {
+			a.groups.remove(p.id)
+			return nil
+		}
+		if i == patience {
+			squeezed = a.groups.setLimit(0) == nil
+		}
+		for _, pid := range pids {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		time.Sleep(killPause)
+	}
+	return fail(codeInternal, "", "cannot kill the process: something of it is left")
+}
+
+// treeOf lists the processes of a command.
+func (a *agent) treeOf(p *process) []int {
+	if a.groups.enabled {
+		return a.groups.members(p.id)
+	}
+	return markedProcesses(p)
+}
+
+// markedProcesses finds a command's processes in /proc: its descendants, and those
+// that carry its mark. It is for machines without control groups, and a program that
+// tries can get past it.
+func markedProcesses(p *process) []int {
+	if p.pid == 0 {
+		return nil
+	}
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil
+	}
+	parents := make(map[int]int)
+	mine := map[int]bool{}
+	mark := []byte("\x00" + markVariable + "=" + p.id + "\x00")
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + name + "/stat")
+		if err != nil {
+			continue
+		}
+		// pid (name) state parent …: the name may hold anything.
+		f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+		if len(f) < 2 || string(f[0]) == "Z" || string(f[0]) == "X" {
+			continue
+		}
+		parents[pid], _ = strconv.Atoi(string(f[1]))
+		if pid == p.pid && !p.exited.Load() {
+			mine[pid] = true
+			continue
+		}
+		env, err := os.ReadFile("/proc/" + name + "/environ")
+		if err == nil && bytes.Contains(append([]byte{0}, env...), mark) {
+			mine[pid] = true
+		}
+	}
+	for grown := true; grown; {
+		grown = false
+		for pid, parent := range parents {
+			if mine[parent] && !mine[pid] {
+				mine[pid], grown = true, true
+			}
+		}
+	}
+	pids := make([]int, 0, len(mine))
+	for pid := range mine {
+		pids = append(pids, pid)
+	}
+	return pids
+}

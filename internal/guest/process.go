@@ -1,0 +1,199 @@
+package guest
+
+import (
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ringfence.dev/ringfence/internal/guestproto"
+)
+
+// process is a command that was started, and stays one while its output is kept or
+// something of it is left.
+type process struct {
+	id      string
+	pid     int // in the agent's namespace; 0 when nothing could be executed
+	inner   int // as programs in the sandbox see it
+	tag     string
+	command string
+	user    string
+	started time.Time
+	log     *outlog
+	streams []*stream
+	ended   chan struct{} // closed with the result
+
+	stdinMu sync.Mutex
+	stdin   *os.File // guarded by stdinMu; nil when there is none any more
+
+	exited atomic.Bool // the main process ended
+
+	mu     sync.Mutex
+	killed string // reason of the kill that is meant for the whole command; guarded by mu
+	signed bool   // we sent SIGKILL; guarded by mu
+	exit   *guestproto.ProcessExit
+	age    int // sweeps since the end; guarded by the table's mu
+}
+
+// stream is one output pipe of a process.
+type stream struct {
+	typ     guestproto.Type
+	file    *os.File
+	drained chan struct{} // closed when all that the main process wrote is in the log
+	once    sync.Once
+}
+
+// pipeSize is what an output pipe holds, in bytes: few wake-ups for much output.
+const pipeSize = 1 << 20
+
+func (s *stream) done() { s.once.Do(func() { close(s.drained) }) }
+
+// pump reads a stream until its last writer is gone, which may be long after the
+// command has ended; nobody gets SIGPIPE for having been left behind.
+func (p *process) pump(s *stream) {
+	in := intake{p: p, s: s, buf: p.log.free.get(guestproto.MaxPayload)}
+	defer func() { p.log.free.put(in.buf) }()
+	defer s.file.Close()
+	defer s.done()
+	for {
+		p.log.wait(in.draining)
+		if in.draining() {
+			if !in.drain() {
+				return
+			}
+			s.done()
+		}
+		n, err := s.file.Read(in.buf)
+		if n > 0 {
+			in.take(n)
+		}
+		if os.IsTimeout(err) { // the process ended
+			if !in.draining() {
+				_ = s.file.SetReadDeadline(time.Time{})
+			}
+		} else if err != nil {
+			return
+		}
+	}
+}
+
+// intake is the buffer of a pump.
+type intake struct {
+	p   *process
+	s   *stream
+	buf []byte
+}
+
+func (in *intake) draining() bool {
+	select {
+	case <-in.s.drained:
+		return false
+	default:
+		return in.p.exited.Load()
+	}
+}
+
+func (in *intake) take(n int) {
+	if in.p.log.append(in.s.typ, in.buf[:n]) {
+		in.buf = in.p.log.free.get(guestproto.MaxPayload)
+	}
+}
+
+// drain reads what is in the pipe, and at most what fits into it: more can only have
+// been written after the end. It reports whether the pipe is still open.
+func (in *intake) drain() bool {
+	raw, err := in.s.file.SyscallConn()
+	if err != nil {
+		return false
+	}
+	open := true
+	err = raw.Control(func(fd uintptr) {
+		left, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+		if err != nil {
+			left = pipeSize
+		}
+		// Read at least once: only that tells an empty pipe from a closed one.
+		for {
+			n, err := syscall.Read(int(fd), in.buf)
+			switch {
+			case err == syscall.EINTR:
+				continue
+			case err == syscall.EAGAIN:
+				return
+			case n <= 0:
+				open = false
+				return
+			}
+			in.take(n)
+			if left -= n; left <= 0 {
+				return
+			}
+		}
+	})
+	return open && err == nil
+}
+
+// end is told that the main process ended; it waits for its last output and reports.
+func (p *process) end(t *processTable, exit guestproto.ProcessExit) {
+	p.exited.Store(true)
+	p.log.wakeAll()
+	for _, s := range p.streams {
+		_ = s.file.SetReadDeadline(time.Unix(1, 0)) // wakes the reader
+	}
+	for _, s := range p.streams {
+		<-s.drained
+	}
+	p.closeStdin()
+	exit = p.log.finish(exit)
+	p.mu.Lock()
+	p.exit = &exit
+	p.mu.Unlock()
+	close(p.ended)
+	t.processEnded(p)
+}
+
+func (p *process) closeStdin() {
+	p.stdinMu.Lock()
+	if p.stdin != nil {
+		p.stdin.Close()
+		p.stdin = nil
+	}
+	p.stdinMu.Unlock()
+}
+
+// feed passes the host's data on to the process until its end.
+func (p *process) feed(ch *channel) {
+	for {
+		data, err := ch.receive()
+		if err != nil {
+			return // the host left; the process may be joined again
+		}
+		if data == nil {
+			p.closeStdin()
+			return
+		}
+		p.stdinMu.Lock()
+		in := p.stdin
+		p.stdinMu.Unlock()
+		if in != nil {
+			if _, err := in.Write(data); err != nil {
+				p.closeStdin() // it wants no more; what comes is thrown away
+			}
+		}
+		if ch.release(data) != nil {
+			return
+		}
+	}
+}
+
+func (p *process) info() guestproto.ProcessInfo {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return guestproto.ProcessInfo{
+		ID: p.id, PID: p.inner, Tag: p.tag, Command: p.command, User: p.user,
+		StartedAt: p.started.UnixMicro(), Exit: p.exit,
+	}
+}
