@@ -82,6 +82,9 @@ func (d *Driver) Create(ctx context.Context, spec driver.Spec) (driver.Instance,
 	if !ringfence.ValidSandboxID(spec.ID) {
 		return nil, ringfence.Errorf(ringfence.CodeInvalidArgument, "%q is not a sandbox id", spec.ID)
 	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	if d.o.StartError != nil {
 		if err := d.o.StartError(spec); err != nil {
 			return nil, err

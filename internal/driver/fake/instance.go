@@ -114,6 +114,7 @@ func (i *instance) Rescue(ctx context.Context, argv []string) (int, []byte, erro
 	stop := context.AfterFunc(i.guest.ctx, func() { cancel(errEnded) })
 	defer stop()
 	sh := i.guest.newShell(ctx, rootUser, "/", map[string]string{"HOME": "/root"})
+	sh.tree = i.guest.ctx
 	sh.stdin, sh.stdout, sh.stderr = eof{}, out, out
 	status := sh.runArgs(argv)
 	if err := i.alive(); err != nil {
