@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"os"
 
-	"golang.org/x/sys/unix"
-
 	"ringfence.dev/ringfence/internal/guest"
 )
 
@@ -41,30 +39,8 @@ func run() error {
 		cfg.CgroupRoot = guest.CgroupMount
 	}
 	var err error
-	if cfg.In, cfg.Out, err = takeLink(); err != nil {
+	if cfg.In, cfg.Out, err = guest.TakeLink(); err != nil {
 		return err
 	}
 	return guest.Run(cfg)
-}
-
-// takeLink moves the link off the numbers 0 and 1, so that nothing that prints by
-// mistake can end up between its frames.
-func takeLink() (in, out *os.File, err error) {
-	var fds [2]int
-	for i := range fds {
-		if fds[i], err = unix.FcntlInt(uintptr(i), unix.F_DUPFD_CLOEXEC, 10); err != nil {
-			return nil, nil, fmt.Errorf("cannot use the link: %w", err)
-		}
-	}
-	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot use the link: %w", err)
-	}
-	defer unix.Close(null)
-	for i := range fds {
-		if err := unix.Dup3(null, i, 0); err != nil {
-			return nil, nil, fmt.Errorf("cannot use the link: %w", err)
-		}
-	}
-	return os.NewFile(uintptr(fds[0]), "link-in"), os.NewFile(uintptr(fds[1]), "link-out"), nil
 }
