@@ -78,7 +78,7 @@ type Result struct {
 	Signal   int    // that ended it; 0 if none did
 
 	Stdout, Stderr                   []byte // the last bytes, up to the limit
-	StdoutTruncated, StderrTruncated bool   // whether bytes before those were dropped
+	StdoutTruncated, StderrTruncated bool   // whether bytes are missing: before those kept, or of a stream
 
 	Duration  time.Duration // to the millisecond
 	StartedAt time.Time
@@ -192,6 +192,7 @@ type wireResult struct {
 	StderrBase64    *string  `json:"stderr_base64"`
 	StdoutTruncated bool     `json:"stdout_truncated"`
 	StderrTruncated bool     `json:"stderr_truncated"`
+	Truncated       bool     `json:"truncated"`
 	DurationMS      float64  `json:"duration_ms"`
 	StartedAt       wireTime `json:"started_at"`
 }

@@ -102,10 +102,10 @@ func (s *Sandbox) runStream(ctx context.Context, r request, cmd Command) (*Resul
 		}
 	}
 	if cmd.Stdout == nil {
-		result.Stdout, result.StdoutTruncated = stdout.bytes(), stdout.dropped
+		result.Stdout, result.StdoutTruncated = stdout.bytes(), stdout.dropped || result.StdoutTruncated
 	}
 	if cmd.Stderr == nil {
-		result.Stderr, result.StderrTruncated = stderr.bytes(), stderr.dropped
+		result.Stderr, result.StderrTruncated = stderr.bytes(), stderr.dropped || result.StderrTruncated
 	}
 	return result, err
 }
@@ -144,6 +144,8 @@ func readStream(br *bufio.Reader, sinks *streamSinks) (*Result, error) {
 		case frameExit:
 			var w wireResult
 			if err = readEvent(br, size, &w); err == nil {
+				// Nothing is cut from a stream: bytes that it says are missing were lost.
+				w.StdoutTruncated, w.StderrTruncated = w.Truncated, w.Truncated
 				return w.result()
 			}
 		case frameError:
