@@ -59,6 +59,19 @@ func NewToken() string {
 	return hex.EncodeToString(b[:])
 }
 
+// ValidToken reports whether token is spelled as a sandbox access token.
+func ValidToken(token string) bool {
+	if len(token) != 2*tokenBytes {
+		return false
+	}
+	for i := range len(token) {
+		if c := token[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
 // NewAPIKey returns a fresh API key, rf_ and 64 hex digits.
 func NewAPIKey() string { return APIKeyPrefix + NewToken() }
 

@@ -54,7 +54,7 @@ type NetworkPolicy struct {
 const (
 	MaxNameLength     = 128       // bytes of a sandbox's name
 	MaxEnvEntries     = 512       // entries of env
-	MaxEnvBytes       = 256 << 10 // bytes of all env keys and values
+	MaxEnvBytes       = 128 << 10 // bytes of all env keys and values: they travel in one frame
 	MaxMetadataItems  = 64        // entries of metadata
 	MaxMetadataBytes  = 16 << 10  // bytes of all metadata keys and values
 	MaxTimeoutSeconds = 365 * 24 * 3600

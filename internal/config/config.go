@@ -38,7 +38,7 @@ type Config struct {
 
 	LogFormat string // text or json
 	LogLevel  string // debug, info, warn, error
-	Debug     bool   // profiles under /debug/pprof on loopback
+	Debug     bool   // profiles on a port of their own on loopback
 }
 
 // Key is one thing that can be set: as a flag with dashes, as RINGFENCE_NAME in the
@@ -78,7 +78,7 @@ var Keys = []Key{
 	text("tls_key", "", "file with the certificate's private key in PEM", func(c *Config) *string { return &c.TLSKey }),
 	text("log_format", "text", "text or json; the log goes to stderr", func(c *Config) *string { return &c.LogFormat }),
 	text("log_level", "info", "debug, info, warn or error", func(c *Config) *string { return &c.LogLevel }),
-	hidden(boolean("debug", "serve profiles under /debug/pprof to requests from loopback", func(c *Config) *bool { return &c.Debug })),
+	hidden(boolean("debug", "serve profiles on a port of its own on loopback, named at the start", func(c *Config) *bool { return &c.Debug })),
 }
 
 // Source looks one key up; ok is false when it does not set it.

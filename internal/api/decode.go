@@ -1,0 +1,162 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"ringfence.dev/ringfence"
+)
+
+var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
+
+// decodeStrict decodes one JSON object into a struct. A field that the struct has
+// not, or that comes twice, is refused by its whole name, at any depth; names have
+// to be spelled exactly.
+func decodeStrict(raw []byte, into any) error {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	if err := checkFields(dec, reflect.TypeOf(into).Elem(), ""); err != nil {
+		return jsonError(err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return ringfence.Errorf(ringfence.CodeInvalidArgument, "the body holds more than one JSON value")
+	}
+	return jsonError(json.Unmarshal(raw, into))
+}
+
+// checkFields reads one value and compares the names in it with a type.
+func checkFields(dec *json.Decoder, t reflect.Type, at string) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case reflect.PointerTo(t).Implements(unmarshaler) || t.Kind() != reflect.Struct && t.Kind() != reflect.Map && t.Kind() != reflect.Slice:
+		var skip json.RawMessage
+		return dec.Decode(&skip)
+	case t.Kind() == reflect.Slice:
+		return eachElement(dec, t.Elem(), at)
+	}
+	var known []string
+	fields := map[string]reflect.Type{}
+	if t.Kind() == reflect.Struct {
+		for i := range t.NumField() {
+			name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+			fields[name] = t.Field(i).Type
+			known = append(known, name)
+		}
+	}
+	token, err := dec.Token()
+	if err != nil {
+		return err
+	}
+	if token != json.Delim('{') {
+		return skipRest(dec, token) // Unmarshal names the wrong kind
+	}
+	seen := map[string]bool{}
+	for dec.More() {
+		token, err := dec.Token()
+		if err != nil {
+			return err
+		}
+		name := token.(string) //nolint:forcetypeassert // the decoder gives no other keys
+		full := at + name
+		inner, ok := fields[name]
+		switch {
+		case t.Kind() == reflect.Map:
+			inner = t.Elem()
+		case !ok:
+			return invalid(full, "there is no field %q here", short(full)).WithHint("%s", knownNames("the fields here are", known))
+		}
+		if seen[name] {
+			return invalid(full, "the field %q is given twice", short(full))
+		}
+		seen[name] = true
+		if err := checkFields(dec, inner, full+"."); err != nil {
+			return err
+		}
+	}
+	_, err = dec.Token()
+	return err
+}
+
+func eachElement(dec *json.Decoder, t reflect.Type, at string) error {
+	token, err := dec.Token()
+	if err != nil {
+		return err
+	}
+	if token != json.Delim('[') {
+		return skipRest(dec, token)
+	}
+	at = strings.TrimSuffix(at, ".")
+	for i := 0; dec.More(); i++ {
+		if err := checkFields(dec, t, at+"["+strconv.Itoa(i)+"]."); err != nil {
+			return err
+		}
+	}
+	_, err = dec.Token()
+	return err
+}
+
+// skipRest skips what is left of a value whose first token was read.
+func skipRest(dec *json.Decoder, token json.Token) error {
+	depth := 0
+	for {
+		switch token {
+		case json.Delim('{'), json.Delim('['):
+			depth++
+		case json.Delim('}'), json.Delim(']'):
+			depth--
+		}
+		if depth == 0 {
+			return nil
+		}
+		var err error
+		if token, err = dec.Token(); err != nil {
+			return err
+		}
+	}
+}
+
+// jsonError turns an error of encoding/json into one that a caller can act on.
+func jsonError(err error) error {
+	var own *ringfence.Error
+	var kind *json.UnmarshalTypeError
+	var syntax *json.SyntaxError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &own):
+		return own
+	case errors.As(err, &kind):
+		field := kind.Field
+		if field == "" {
+			return ringfence.Errorf(ringfence.CodeInvalidArgument, "the body is a %s, and has to be a JSON object", kind.Value)
+		}
+		return invalid(field, "%s is a %s, and has to be %s", field, kind.Value, kindName(kind.Type))
+	case errors.As(err, &syntax):
+		return ringfence.Errorf(ringfence.CodeInvalidArgument, "the body is no JSON: %w (at byte %d)", err, syntax.Offset)
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return ringfence.Errorf(ringfence.CodeInvalidArgument, "the body is no JSON: it ends too early")
+	}
+	return ringfence.Errorf(ringfence.CodeInvalidArgument, "the body cannot be read").WithCause(err)
+}
+
+func kindName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int64:
+		return "a whole number"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Slice:
+		return "a list"
+	}
+	return "an object"
+}

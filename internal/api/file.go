@@ -1,0 +1,198 @@
+package api
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/internal/engine"
+)
+
+type fileBody struct {
+	Path       string             `json:"path"`
+	Name       string             `json:"name"`
+	Type       ringfence.FileType `json:"type"`
+	Size       int64              `json:"size"`
+	Mode       string             `json:"mode"`
+	UID        uint32             `json:"uid"`
+	GID        uint32             `json:"gid"`
+	Owner      string             `json:"owner"`
+	Group      string             `json:"group"`
+	ModifiedAt *string            `json:"modified_at"`
+	Target     *string            `json:"target"`
+	PathBase64 *string            `json:"path_base64,omitempty"`
+}
+
+func fileWire(i ringfence.FileInfo) fileBody {
+	out := fileBody{
+		Name: path.Base(i.Path), Type: i.Type, Size: i.Size, Mode: fmt.Sprintf("%04o", i.Mode),
+		UID: i.UID, GID: i.GID, Owner: i.Owner, Group: i.Group, ModifiedAt: wireTime(i.ModifiedAt),
+	}
+	out.Path, out.PathBase64 = text([]byte(i.Path))
+	out.Name, _ = text([]byte(out.Name))
+	target, _ := text([]byte(i.Target))
+	out.Target = null(target)
+	return out
+}
+
+// fileRef reads which file the query names.
+func (c *call) fileRef() (engine.FileRef, error) {
+	f := engine.FileRef{Project: c.who.Project, Sandbox: c.r.PathValue("id"), Path: c.query.Get("path"), User: c.query.Get("user")}
+	if encoded := c.query.Get("path_base64"); encoded != "" {
+		if f.Path != "" {
+			return f, invalid("path_base64", "exactly one of path and path_base64 is needed")
+		}
+		raw, err := base64.StdEncoding.DecodeString(encoded)
+		if err != nil {
+			if raw, err = base64.RawURLEncoding.DecodeString(strings.TrimRight(encoded, "=")); err != nil {
+				return f, invalid("path_base64", "path_base64 is not base64")
+			}
+		}
+		f.Path = string(raw)
+	} else if !utf8.ValidString(f.Path) {
+		return f, invalid("path", "path is not UTF-8").WithHint("give the bytes in path_base64")
+	}
+	return f, nil
+}
+
+// mode reads permission bits in octal. Empty: 0.
+func mode(s string) (uint32, error) {
+	if s == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(s, 8, 32)
+	if err != nil || n > 0o7777 || n == 0 {
+		return 0, invalid("mode", "mode is %q, and has to be permission bits in octal, such as 0644", short(s))
+	}
+	return uint32(n), nil
+}
+
+func (c *call) statFile() error {
+	f, err := c.fileRef()
+	if err != nil {
+		return err
+	}
+	info, err := c.Engine.StatFile(c.r.Context(), f)
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, fileWire(info))
+}
+
+func (c *call) listFiles() error {
+	f, err := c.fileRef()
+	if err != nil {
+		return err
+	}
+	depth, err := c.number("depth", 1, 1, engine.MaxListDepth)
+	if err != nil {
+		return err
+	}
+	entries, err := c.Engine.ListFiles(c.r.Context(), f, depth)
+	if err != nil {
+		return err
+	}
+	out := struct {
+		Entries []fileBody `json:"entries"`
+	}{make([]fileBody, 0, len(entries))}
+	for _, e := range entries {
+		out.Entries = append(out.Entries, fileWire(e))
+	}
+	return c.reply(http.StatusOK, out)
+}
+
+func (c *call) makeDir() error {
+	var in struct {
+		Path  string `json:"path"`
+		User  string `json:"user"`
+		Owner string `json:"owner"`
+		Mode  string `json:"mode"`
+	}
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	bits, err := mode(in.Mode)
+	if err != nil {
+		return err
+	}
+	info, err := c.Engine.Mkdir(c.r.Context(), engine.FileRef{Project: c.who.Project, Sandbox: c.r.PathValue("id"), Path: in.Path, User: in.User}, in.Owner, bits)
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, fileWire(info))
+}
+
+func (c *call) renameFile() error {
+	var in struct {
+		From string `json:"from"`
+		To   string `json:"to"`
+		User string `json:"user"`
+	}
+	if err := c.decode(&in); err != nil {
+		return err
+	}
+	info, err := c.Engine.Rename(c.r.Context(), engine.FileRef{Project: c.who.Project, Sandbox: c.r.PathValue("id"), Path: in.From, User: in.User}, in.To)
+	var e *ringfence.Error
+	if errors.As(err, &e) && e.Field == "path" {
+		e.Field, e.Message = "from", strings.Replace(e.Message, "path is", "from is", 1)
+	}
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, fileWire(info))
+}
+
+func (c *call) removeFile() error {
+	f, err := c.fileRef()
+	if err != nil {
+		return err
+	}
+	recursive := false
+	if v := c.query.Get("recursive"); v != "" {
+		if recursive, err = strconv.ParseBool(v); err != nil {
+			return invalid("recursive", "recursive has to be true or false")
+		}
+	}
+	if err := c.Engine.Remove(c.r.Context(), f, recursive); err != nil {
+		return err
+	}
+	c.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (c *call) writeFile() error {
+	f, err := c.fileRef()
+	if err != nil {
+		return err
+	}
+	bits, err := mode(c.query.Get("mode"))
+	if err != nil {
+		return err
+	}
+	info, err := c.Engine.WriteFile(c.r.Context(), f, c.query.Get("owner"), bits, &uploadBody{c: c})
+	if err != nil {
+		return err
+	}
+	c.w.control.SetReadDeadline(time.Time{}) //nolint:errcheck // the connection is only watched from now on
+	return c.reply(http.StatusOK, fileWire(info))
+}
+
+// uploadBody is a body that may take its time as long as it moves.
+type uploadBody struct{ c *call }
+
+func (b *uploadBody) Read(p []byte) (int, error) {
+	b.c.w.control.SetReadDeadline(time.Now().Add(stall)) //nolint:errcheck // a writer without deadlines is one of a test
+	n, err := b.c.r.Body.Read(p)
+	if err != nil && err != io.EOF { //nolint:errorlint // a Reader returns it as it is
+		err = ringfence.Errorf(ringfence.CodeInvalidArgument, "the body did not come to its end").WithCause(err)
+	}
+	return n, err
+}

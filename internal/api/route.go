@@ -1,0 +1,249 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/internal/engine"
+)
+
+// Access says what opens a route.
+type Access string
+
+// The kinds of access. The zero value is invalid.
+const (
+	Open         Access = "open"          // anybody
+	ControlPlane Access = "control plane" // an API key
+	DataPlane    Access = "data plane"    // an API key, or the access token of the sandbox in the path
+)
+
+// Route is a row of the route table.
+type Route struct {
+	Method  string
+	Pattern string // of net/http's ServeMux
+	Access  Access
+	Query   []string // parameters that it takes; one that ends in "." takes any that begin so
+	handler func(*call) error
+}
+
+// Routes is the whole of the API: nothing is reachable that has no row here.
+var Routes = []Route{
+	{"GET", "/health", Open, nil, (*call).health},
+	{"GET", "/v1/openapi.yaml", Open, nil, (*call).openAPI},
+
+	{"POST", "/v1/sandboxes", ControlPlane, nil, (*call).createSandbox},
+	{"GET", "/v1/sandboxes", ControlPlane, []string{"metadata.", "state", "limit", "cursor"}, (*call).listSandboxes},
+	{"GET", "/v1/sandboxes/{id}", ControlPlane, nil, (*call).getSandbox},
+	{"DELETE", "/v1/sandboxes/{id}", ControlPlane, nil, (*call).deleteSandbox},
+
+	{"GET", "/v1/templates", ControlPlane, nil, (*call).listTemplates},
+	{"GET", "/v1/templates/{name...}", ControlPlane, nil, (*call).getTemplate},
+
+	{"POST", "/v1/keys", ControlPlane, nil, (*call).createKey},
+	{"GET", "/v1/keys", ControlPlane, nil, (*call).listKeys},
+	{"DELETE", "/v1/keys/{key}", ControlPlane, nil, (*call).deleteKey},
+
+	{"POST", "/v1/sandboxes/{id}/commands", DataPlane, nil, (*call).runCommand},
+
+	{"GET", "/v1/sandboxes/{id}/files", DataPlane, []string{"path", "path_base64", "user"}, (*call).readFile}, // and HEAD
+	{"PUT", "/v1/sandboxes/{id}/files", DataPlane, []string{"path", "path_base64", "user", "owner", "mode"}, (*call).writeFile},
+	{"DELETE", "/v1/sandboxes/{id}/files", DataPlane, []string{"path", "path_base64", "user", "recursive"}, (*call).removeFile},
+	{"GET", "/v1/sandboxes/{id}/files/stat", DataPlane, []string{"path", "path_base64", "user"}, (*call).statFile},
+	{"GET", "/v1/sandboxes/{id}/files/list", DataPlane, []string{"path", "path_base64", "user", "depth"}, (*call).listFiles},
+	{"POST", "/v1/sandboxes/{id}/files/mkdir", DataPlane, nil, (*call).makeDir},
+	{"POST", "/v1/sandboxes/{id}/files/rename", DataPlane, nil, (*call).renameFile},
+}
+
+// call is a request that has been let through.
+type call struct {
+	*Server
+	w     *answer
+	r     *http.Request
+	who   ringfence.Principal
+	query url.Values
+}
+
+// route lets the right requests through to a handler, and turns its error into an answer.
+func (s *Server) route(rt Route) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		a := w.(*answer) //nolint:forcetypeassert // ServeHTTP made it
+		a.route, a.sandbox = rt.Pattern, r.PathValue("id")
+		c := &call{Server: s, w: a, r: r}
+		err := c.admit(rt)
+		if err == nil {
+			err = rt.handler(c)
+		}
+		if err == nil {
+			return
+		}
+		if a.status != 0 {
+			// The answer has begun: all that is left is to let it end in the middle.
+			s.logFault(a, err)
+			panic(http.ErrAbortHandler)
+		}
+		s.refuse(a, err)
+	}
+}
+
+func (c *call) admit(rt Route) error {
+	if rt.Access != Open {
+		who, err := c.Engine.Authenticate(c.r.Context(), credential(c.r))
+		if err != nil {
+			return err
+		}
+		c.who, c.w.who = who, who
+		switch {
+		case who.SandboxID == "":
+		case rt.Access != DataPlane:
+			return ringfence.Errorf(ringfence.CodePermissionDenied, "a sandbox's access token does not open this").
+				WithHint("it opens the commands and files of its own sandbox; use an API key")
+		case who.SandboxID != c.r.PathValue("id"):
+			return engine.NoSandbox(c.r.PathValue("id"))
+		}
+	}
+	query, err := url.ParseQuery(c.r.URL.RawQuery)
+	if err != nil {
+		return ringfence.Errorf(ringfence.CodeInvalidArgument, "the query of the URL cannot be read").WithCause(err)
+	}
+	for name, values := range query {
+		if !slices.ContainsFunc(rt.Query, func(known string) bool {
+			return name == known || strings.HasSuffix(known, ".") && strings.HasPrefix(name, known) && name != known
+		}) {
+			return invalid(name, "there is no query parameter %q here", short(name)).WithHint("%s", knownNames("it takes", rt.Query))
+		}
+		if len(values) > 1 {
+			return invalid(name, "the query parameter %q is given %d times", short(name), len(values))
+		}
+	}
+	c.query = query
+	return nil
+}
+
+func knownNames(verb string, names []string) string {
+	if len(names) == 0 {
+		return verb + " none"
+	}
+	list := strings.Join(names, ", ")
+	return verb + " " + strings.ReplaceAll(list+",", ".,", ".KEY,")[:len(strings.ReplaceAll(list+",", ".,", ".KEY,"))-1]
+}
+
+// credential returns what the request claims to be let in with.
+func credential(r *http.Request) string {
+	if scheme, value, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
+		return strings.TrimSpace(value)
+	}
+	if key := r.Header.Get("X-Api-Key"); key != "" {
+		return key
+	}
+	return r.Header.Get("X-Access-Token")
+}
+
+func invalid(field, format string, args ...any) *ringfence.Error {
+	return ringfence.Errorf(ringfence.CodeInvalidArgument, format, args...).WithField(field)
+}
+
+// decode reads the request's JSON body into a struct. An empty body is an empty object.
+func (c *call) decode(into any) error {
+	tooLarge := ringfence.Errorf(ringfence.CodeTooLarge, "the body has more than %d bytes", c.MaxBody).
+		WithHint("files have a route of their own that takes any size; the operator sets max_body_mib")
+	if c.r.ContentLength > c.MaxBody {
+		return tooLarge
+	}
+	c.w.control.SetReadDeadline(time.Now().Add(stall)) //nolint:errcheck // likewise
+	raw, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, c.MaxBody))
+	c.w.control.SetReadDeadline(time.Time{}) //nolint:errcheck // from now on the connection is only watched
+	if err != nil {
+		var limit *http.MaxBytesError
+		if errors.As(err, &limit) {
+			return tooLarge
+		}
+		return ringfence.Errorf(ringfence.CodeInvalidArgument, "the body did not come to its end").WithCause(err)
+	}
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return nil
+	}
+	return decodeStrict(raw, into)
+}
+
+// reply answers with JSON.
+func (c *call) reply(status int, body any) error {
+	return writeJSON(c.w, status, body)
+}
+
+func writeJSON(w *answer, status int, body any) error {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(buf.Len()))
+	w.WriteHeader(status)
+	_, err := w.Write(buf.Bytes())
+	return err
+}
+
+// errorBody is an error on the wire.
+type errorBody struct {
+	Error wireError `json:"error"`
+}
+
+type wireError struct {
+	Code      ringfence.Code `json:"code"`
+	Message   string         `json:"message"`
+	Hint      string         `json:"hint"`
+	Field     string         `json:"field,omitempty"`
+	RequestID string         `json:"request_id"`
+}
+
+func (a *answer) wire(err error) errorBody {
+	e := asError(err)
+	w := wireError{Code: e.Code, Message: strings.ToValidUTF8(e.Message, "\uFFFD"), Hint: e.Hint, Field: short(e.Field), RequestID: a.id}
+	if w.Hint == "" && e.Code == ringfence.CodeInternal {
+		w.Hint = "the server's log says more under this request id"
+	}
+	return errorBody{w}
+}
+
+// refuse answers with an error.
+func (s *Server) refuse(a *answer, err error) {
+	s.logFault(a, err)
+	e := asError(err)
+	row := ringfence.RowOf(e.Code)
+	if row.HTTP == http.StatusTooManyRequests || row.HTTP == http.StatusServiceUnavailable {
+		a.Header().Set("Retry-After", strconv.Itoa(max(e.RetryAfterSeconds, 1)))
+	}
+	if row.HTTP == http.StatusUnauthorized {
+		a.Header().Set("WWW-Authenticate", `Bearer realm="ringfence"`)
+	}
+	for _, name := range []string{"Content-Disposition", "Content-Length", "Content-Range", "ETag", "Last-Modified", "Accept-Ranges"} {
+		if name != "Content-Range" || row.HTTP != http.StatusRequestedRangeNotSatisfiable {
+			a.Header().Del(name)
+		}
+	}
+	if werr := writeJSON(a, row.HTTP, a.wire(err)); werr != nil {
+		s.Log.Debug("cannot send an error", "request", a.id, "error", werr)
+	}
+}
+
+// logFault logs an error that is ours, once and with its cause.
+func (s *Server) logFault(a *answer, err error) {
+	switch ringfence.CodeOf(err) {
+	case ringfence.CodeInternal:
+		s.Log.Error("a request failed", "request", a.id, "route", a.route, "sandbox", a.sandbox, "error", err)
+	case ringfence.CodeUnavailable, ringfence.CodeResourceExhausted:
+		s.Log.Warn("a request could not be served", "request", a.id, "route", a.route, "sandbox", a.sandbox, "error", err)
+	default:
+		s.Log.Debug("a request was refused", "request", a.id, "route", a.route, "sandbox", a.sandbox, "error", err)
+	}
+}

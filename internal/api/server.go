@@ -1,0 +1,185 @@
+// Package api is the REST API: it decodes, authenticates, calls the engine and
+// converts. What may reach a handler is decided in one place, by the route table.
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"net/http"
+	"path"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/internal/engine"
+)
+
+// Options is what a Server needs. Engine and Log are required.
+type Options struct {
+	Engine    *engine.Engine
+	Log       *slog.Logger
+	Version   string
+	HostNames []string // by which clients may call this server, beside loopback names and the address of the connection
+	MaxBody   int64    // of a JSON body, in bytes; 0: 32 MiB
+}
+
+// Server answers the API.
+type Server struct {
+	Options
+	mux   *http.ServeMux
+	names map[string]bool
+}
+
+// New returns a server for an engine.
+func New(o Options) *Server {
+	if o.MaxBody == 0 {
+		o.MaxBody = 32 << 20
+	}
+	s := &Server{Options: o, mux: http.NewServeMux(), names: hostNames(o.HostNames)}
+	for _, rt := range Routes {
+		s.mux.Handle(rt.Method+" "+rt.Pattern, s.route(rt))
+	}
+	s.mux.HandleFunc("/", s.noRoute)
+	return s
+}
+
+// HTTP returns the server that a listener is given to. Deadlines on bodies roll: a
+// large file may take its time as long as it moves.
+func (s *Server) HTTP() *http.Server {
+	return &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug), // broken clients
+	}
+}
+
+// answer is the ResponseWriter of a request, with what the log wants to know.
+type answer struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	id      string // of the request
+	status  int
+	bytes   int64
+	route   string
+	who     ringfence.Principal
+	sandbox string
+}
+
+// Unwrap lets a ResponseController reach the connection.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+func (a *answer) WriteHeader(status int) {
+	if a.status == 0 || a.status < 200 {
+		a.status = status
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// stall is how long a connection may stand still while it is read or written.
+const stall = 2 * time.Minute
+
+func (a *answer) Write(p []byte) (int, error) {
+	if a.status == 0 {
+		a.status = http.StatusOK
+	}
+	a.control.SetWriteDeadline(time.Now().Add(stall)) //nolint:errcheck // a writer without deadlines is one of a test
+	n, err := a.ResponseWriter.Write(p)
+	a.bytes += int64(n)
+	return n, err
+}
+
+// ServeHTTP gives a request its id, refuses the wrong Host, and logs what came of it.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var random [8]byte
+	rand.Read(random[:]) // never fails since Go 1.24
+	a := &answer{ResponseWriter: w, control: http.NewResponseController(w), id: hex.EncodeToString(random[:]), route: "none"}
+	header := w.Header()
+	header.Set("X-Request-Id", a.id)
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Cache-Control", "no-store")
+	began := time.Now()
+	defer func() {
+		if p := recover(); p != nil {
+			if p == http.ErrAbortHandler {
+				s.logAccess(r, a, began)
+				panic(p)
+			}
+			s.Log.Error("a handler panicked", "request", a.id, "panic", p, "stack", string(debug.Stack()))
+			if a.status != 0 {
+				s.logAccess(r, a, began)
+				panic(http.ErrAbortHandler) // the client must not take the rest for the end
+			}
+			s.refuse(a, ringfence.Errorf(ringfence.CodeInternal, "the server made a mistake"))
+		}
+		s.logAccess(r, a, began)
+	}()
+	if !s.knows(r) {
+		s.refuse(a, ringfence.Errorf(ringfence.CodeMisdirected, "this server is not called %q", short(r.Host)).
+			WithHint("call it by its address, or tell it the name with host_names"))
+		return
+	}
+	if clean := path.Clean(r.URL.Path); r.URL.Path != clean && r.URL.Path != clean+"/" {
+		s.noRoute(a, r) // the mux would redirect, and clients would lose their body on the way
+		return
+	}
+	s.mux.ServeHTTP(a, r)
+}
+
+// logAccess writes one line for a request: no query, no header, no body, as all of
+// them may hold secrets.
+func (s *Server) logAccess(r *http.Request, a *answer, began time.Time) {
+	attrs := []slog.Attr{
+		slog.String("request", a.id), slog.String("method", r.Method), slog.String("route", a.route),
+		slog.Int("status", a.status), slog.Int64("bytes", a.bytes), slog.Duration("took", time.Since(began).Round(10*time.Microsecond)),
+	}
+	if a.sandbox != "" {
+		attrs = append(attrs, slog.String("sandbox", short(a.sandbox)))
+	}
+	if a.who.KeyID != "" {
+		attrs = append(attrs, slog.String("key", a.who.KeyID))
+	}
+	s.Log.LogAttrs(context.WithoutCancel(r.Context()), slog.LevelInfo, "request", attrs...)
+}
+
+// noRoute answers what no route takes.
+func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
+	a := w.(*answer) //nolint:forcetypeassert // ServeHTTP made it
+	var allowed []string
+	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE"} {
+		probe := r.Clone(r.Context())
+		probe.Method = method
+		if _, pattern := s.mux.Handler(probe); pattern != "/" && pattern != "" {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) > 0 {
+		a.Header().Set("Allow", strings.Join(allowed, ", "))
+		s.refuse(a, ringfence.Errorf(ringfence.CodeMethodNotAllowed, "%s is not allowed here", short(r.Method)).
+			WithHint("this path takes %s", strings.Join(allowed, ", ")))
+		return
+	}
+	s.refuse(a, ringfence.Errorf(ringfence.CodeRouteNotFound, "the API has no path %q", short(r.URL.Path)).
+		WithHint("GET /v1/openapi.yaml describes the API"))
+}
+
+func short(s string) string {
+	if len(s) > 200 {
+		s = s[:200] + "…"
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+// asError returns err as an *Error whose text callers may see.
+func asError(err error) *ringfence.Error {
+	var e *ringfence.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return ringfence.Errorf(ringfence.CodeOf(err), "the server could not do this").WithCause(err)
+}

@@ -1,0 +1,276 @@
+package api
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"ringfence.dev/ringfence"
+)
+
+// keepAlive is how long a stream is silent before it says that it lives.
+const keepAlive = 15 * time.Second
+
+// streamed is an answer that comes while the command runs.
+type streamed interface {
+	contentType() string
+	started(id string, pid int) error
+	output(stream ringfence.Stream, position uint64, data []byte) error
+	exit(exitBody) error
+	fail(errorBody) error
+	alive() error
+}
+
+// stream runs a command whose output goes out as it comes.
+func (c *call) stream(cmd ringfence.Command, to streamed) error {
+	s := &liveStream{to: to, w: c.w}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(keepAlive / 3)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				s.keepAlive()
+			case <-stop:
+				return
+			}
+		}
+	})
+	exit, err := c.Engine.Run(c.r.Context(), c.who.Project, c.r.PathValue("id"), cmd, s)
+	close(stop)
+	wg.Wait()
+	if err != nil {
+		if !s.begun {
+			return err // there is time for an ordinary error
+		}
+		c.logFault(c.w, err)
+		err = to.fail(c.w.wire(err))
+	} else {
+		s.begin()
+		err = to.exit(exitWire(exit))
+	}
+	if err == nil {
+		err = c.w.control.Flush()
+	}
+	return err
+}
+
+// liveStream serialises what goes into a stream, and flushes it.
+type liveStream struct {
+	mu    sync.Mutex
+	to    streamed
+	w     *answer
+	begun bool      // guarded by mu while the command runs
+	last  time.Time // of the last write; guarded by mu
+}
+
+func (s *liveStream) begin() {
+	if !s.begun {
+		s.begun = true
+		s.w.Header().Set("Content-Type", s.to.contentType())
+		s.w.Header().Set("X-Accel-Buffering", "no") // a proxy that gathered events would defeat them
+		s.w.WriteHeader(http.StatusOK)
+	}
+}
+
+func (s *liveStream) send(write func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begin()
+	if err := write(); err != nil {
+		return err
+	}
+	s.last = time.Now()
+	return s.w.control.Flush()
+}
+
+func (s *liveStream) Started(id string, pid int) error {
+	return s.send(func() error { return s.to.started(id, pid) })
+}
+
+func (s *liveStream) Output(stream ringfence.Stream, position uint64, data []byte) error {
+	return s.send(func() error { return s.to.output(stream, position, data) })
+}
+
+func (s *liveStream) keepAlive() {
+	s.mu.Lock()
+	due := s.begun && time.Since(s.last) >= keepAlive
+	s.mu.Unlock()
+	if due {
+		s.send(s.to.alive) //nolint:errcheck // the next output, or the server, sees it too
+	}
+}
+
+// events is a stream of server-sent events.
+type events struct {
+	w    *answer
+	buf  bytes.Buffer
+	held [3]heldBytes // by stream: the beginning of a character whose rest is to come
+}
+
+type heldBytes struct {
+	position uint64
+	bytes    []byte
+}
+
+func newEvents(w *answer) *events { return &events{w: w} }
+
+func (e *events) contentType() string { return typeEvents }
+
+func (e *events) event(name string, body any) error {
+	e.buf.Reset()
+	e.buf.WriteString("event: " + name + "\ndata: ")
+	enc := json.NewEncoder(&e.buf) // ends with a newline and has no other
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(body); err != nil {
+		return err
+	}
+	e.buf.WriteByte('\n')
+	_, err := e.w.Write(e.buf.Bytes())
+	return err
+}
+
+type startedBody struct {
+	ID  string `json:"id"`
+	PID int    `json:"pid"`
+}
+
+func (e *events) started(id string, pid int) error { return e.event("started", startedBody{id, pid}) }
+
+type outputBody struct {
+	Position uint64  `json:"position"`
+	Text     *string `json:"text,omitempty"`
+	Base64   *string `json:"base64,omitempty"`
+}
+
+func (e *events) output(stream ringfence.Stream, position uint64, data []byte) error {
+	held := &e.held[stream]
+	if len(held.bytes) > 0 {
+		data = append(held.bytes, data...)
+		position, held.bytes = held.position, nil
+	}
+	if n := splitCharacter(data); n > 0 {
+		held.position, held.bytes = position+uint64(len(data)-n), bytes.Clone(data[len(data)-n:])
+		data = data[:len(data)-n]
+	}
+	return e.emit(stream, position, data)
+}
+
+func (e *events) emit(stream ringfence.Stream, position uint64, data []byte) error {
+	if len(data) == 0 {
+		return nil
+	}
+	out := outputBody{Position: position}
+	if utf8.Valid(data) {
+		s := string(data)
+		out.Text = &s
+	} else {
+		out.Base64 = null(base64.StdEncoding.EncodeToString(data))
+	}
+	return e.event(map[ringfence.Stream]string{ringfence.Stdout: "stdout", ringfence.Stderr: "stderr"}[stream], out)
+}
+
+// splitCharacter returns how many bytes at the end are the beginning of a character
+// of UTF-8 whose rest may come.
+func splitCharacter(b []byte) int {
+	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
+		tail := b[len(b)-n:]
+		if utf8.RuneStart(tail[0]) {
+			if !utf8.FullRune(tail) {
+				return n
+			}
+			return 0
+		}
+	}
+	return 0
+}
+
+// flush sends what waited for the rest of a character that will not come.
+func (e *events) flush() error {
+	for _, stream := range []ringfence.Stream{ringfence.Stdout, ringfence.Stderr} {
+		held := e.held[stream]
+		e.held[stream] = heldBytes{}
+		if err := e.emit(stream, held.position, held.bytes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *events) exit(body exitBody) error {
+	if err := e.flush(); err != nil {
+		return err
+	}
+	return e.event("exit", body)
+}
+
+func (e *events) fail(body errorBody) error {
+	if err := e.flush(); err != nil {
+		return err
+	}
+	return e.event("error", body)
+}
+
+func (e *events) alive() error {
+	_, err := e.w.Write([]byte(": keep-alive\n\n"))
+	return err
+}
+
+// The kinds of binary frames: one byte of kind, four of big-endian length, payload.
+const (
+	frameStdout    = 1
+	frameStderr    = 2
+	frameStarted   = 3
+	frameExit      = 4
+	frameError     = 5
+	frameKeepAlive = 6
+	frameHeader    = 5
+)
+
+// frames is a stream of binary frames.
+type frames struct {
+	w   *answer
+	buf []byte
+}
+
+func newFrames(w *answer) *frames { return &frames{w: w} }
+
+func (f *frames) contentType() string { return typeFrames }
+
+// frame sends header and payload in one write, which for bulk is one system call.
+func (f *frames) frame(kind byte, payload []byte) error {
+	f.buf = binary.BigEndian.AppendUint32(append(f.buf[:0], kind), uint32(len(payload))) //nolint:gosec // a payload fits
+	f.buf = append(f.buf, payload...)
+	_, err := f.w.Write(f.buf)
+	return err
+}
+
+func (f *frames) json(kind byte, body any) error {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(body); err != nil {
+		return err
+	}
+	return f.frame(kind, []byte(strings.TrimSuffix(b.String(), "\n")))
+}
+
+func (f *frames) started(id string, pid int) error {
+	return f.json(frameStarted, startedBody{id, pid})
+}
+
+func (f *frames) output(stream ringfence.Stream, _ uint64, data []byte) error {
+	return f.frame(byte(stream), data)
+}
+
+func (f *frames) exit(body exitBody) error  { return f.json(frameExit, body) }
+func (f *frames) fail(body errorBody) error { return f.json(frameError, body) }
+func (f *frames) alive() error              { return f.frame(frameKeepAlive, nil) }

@@ -1,0 +1,208 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/internal/driver"
+	"ringfence.dev/ringfence/internal/guestproto"
+)
+
+// CreateRequest says what sandbox to make. Zero values mean the template's.
+type CreateRequest struct {
+	Project  string
+	Name     string
+	Template string // DefaultTemplate when empty
+	Size     ringfence.Size
+	Env      map[string]string
+	Metadata map[string]string
+	User     string
+	Timeout  time.Duration // life limit from creation; 0: none
+	Network  ringfence.NetworkPolicy
+}
+
+// DefaultTemplate is what a sandbox is made of unless its creator says otherwise.
+const DefaultTemplate = "code-interpreter"
+
+// Create makes a sandbox and returns it running, with its access token, which is
+// nowhere else. When it fails, or ctx ends first, nothing is left of it but a row that says why.
+//
+// Errors: invalid_argument and not_yet_supported (with the field), template_not_found,
+// resource_exhausted (try again later), sandbox_ended (somebody killed it while it
+// started), unavailable and internal (it did not start).
+func (e *Engine) Create(ctx context.Context, req CreateRequest) (*ringfence.Sandbox, string, error) {
+	if req.Template == "" {
+		req.Template = DefaultTemplate
+	}
+	if err := req.validate(); err != nil {
+		return nil, "", err
+	}
+	template, err := e.Template(req.Template)
+	if err != nil {
+		return nil, "", err
+	}
+	size, err := e.size(req.Size, template.Size)
+	if err != nil {
+		return nil, "", err
+	}
+	done, err := e.reserve(size)
+	if err != nil {
+		return nil, "", err
+	}
+	defer done()
+
+	token := ringfence.NewToken()
+	row := ringfence.Sandbox{
+		ID: ringfence.NewSandboxID(), Project: req.Project, Name: req.Name, Template: template.Name,
+		State: ringfence.StateStarting, Size: size, Env: req.Env, Metadata: req.Metadata,
+		User: req.User, WorkDir: template.WorkDir, Network: req.Network,
+		CreatedAt: now(), Generation: 1, TokenHash: ringfence.HashSecret(token),
+	}
+	if row.User == "" {
+		row.User = template.User
+	}
+	if req.Timeout > 0 {
+		row.ExpiresAt = row.CreatedAt.Add(req.Timeout).Truncate(time.Microsecond)
+	}
+	if err := e.Store.CreateSandbox(ctx, &row); err != nil {
+		return nil, "", err
+	}
+	b := e.admit(row)
+	b.creating = true
+	b.limitLife()
+	if err := b.start(ctx, template, req.User != ""); err != nil {
+		return nil, "", b.undo(ctx, err)
+	}
+	b.mu.Lock()
+	b.creating = false
+	row, inst := b.row, b.inst
+	b.mu.Unlock()
+	if b.ctx.Err() != nil { // an end came in the moment after the start
+		b.release()
+		return nil, "", context.Cause(b.ctx)
+	}
+	e.wg.Go(func() { b.supervise(inst) })
+	e.Log.Info("sandbox started", "sandbox", b.id, "template", row.Template, "took", row.StartedAt.Sub(row.CreatedAt).Round(time.Millisecond))
+	return &row, token, nil
+}
+
+// start brings a sandbox up until it is running and on record as such.
+func (b *box) start(ctx context.Context, template ringfence.Template, checkUser bool) error {
+	ctx, cancel := context.WithTimeout(ctx, startDeadline)
+	defer cancel()
+	// Whoever ends the sandbox, or the engine, interrupts its start.
+	defer context.AfterFunc(b.ctx, cancel)()
+	defer context.AfterFunc(b.e.ctx, cancel)()
+	row := b.sandbox()
+	inst, err := b.e.Driver.Create(ctx, driver.Spec{
+		ID: b.id, ImagePath: template.ImagePath, Hostname: hostname(row), Size: row.Size, MaxProcs: b.e.MaxProcs,
+	})
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	b.inst = inst
+	b.mu.Unlock()
+	conn, err := attach(ctx, inst)
+	if err != nil {
+		return err
+	}
+	if err := conn.Identity(ctx, b.e.identity(row, template)); err != nil {
+		conn.Close() //nolint:errcheck // the first error counts
+		return err
+	}
+	if checkUser {
+		// Nothing else asks whether the template has this user before the first command.
+		_, err := conn.StatFile(ctx, guestproto.FilePath{Path: "/", User: row.User})
+		if ringfence.CodeOf(err) == ringfence.CodeInvalidArgument {
+			conn.Close() //nolint:errcheck // the first error counts
+			return ringfence.Errorf(ringfence.CodeInvalidArgument, "the template %s has no user %s", template.Name, quoteShort(row.User)).WithField("user")
+		}
+	}
+	b.moveMu.Lock()
+	defer b.moveMu.Unlock()
+	if err := errors.Join(b.ctx.Err(), ctx.Err()); err != nil {
+		conn.Close() //nolint:errcheck // the first error counts
+		return err
+	}
+	if err := b.moveLocked(ringfence.StateRunning, ringfence.ReasonNone, ""); err != nil {
+		conn.Close() //nolint:errcheck // the first error counts
+		return err
+	}
+	b.setConn(conn)
+	return nil
+}
+
+// undo takes back a start that failed, and returns what the caller should know.
+func (b *box) undo(ctx context.Context, err error) error {
+	why := err
+	var own *ringfence.Error
+	switch {
+	case b.ctx.Err() != nil: // it was ended while it started
+		why = context.Cause(b.ctx)
+	case b.e.ctx.Err() != nil:
+		why = errClosing
+	case ctx.Err() != nil:
+		why = ringfence.Errorf(ringfence.CodeOf(ctx.Err()), "the sandbox was not made: its caller went away").WithCause(err)
+	case errors.Is(err, context.DeadlineExceeded):
+		why = ringfence.Errorf(ringfence.CodeUnavailable, "the sandbox did not start within %v", startDeadline).
+			WithHint("is the host overloaded? see the server's log").WithCause(err)
+	case errors.As(err, &own):
+	default:
+		why = ringfence.Errorf(ringfence.CodeInternal, "cannot start the sandbox").
+			WithHint("the server's log says more").WithCause(err)
+	}
+	b.e.Log.Warn("sandbox did not start", "sandbox", b.id, "error", err)
+	detail := "it did not start"
+	if errors.As(why, &own) {
+		detail = own.Message
+	}
+	if rerr := b.record(ringfence.StateFailed, ringfence.ReasonStartFailed, detail); rerr != nil {
+		b.e.Log.Error("cannot record the end of a sandbox", "sandbox", b.id, "error", rerr)
+	}
+	b.mu.Lock()
+	b.creating = false
+	b.mu.Unlock()
+	b.release()
+	return why
+}
+
+// size fills what the request left open from the template, within the operator's maxima.
+func (e *Engine) size(asked, def ringfence.Size) (ringfence.Size, error) {
+	vcpu, err := oneSize("vcpu", int64(asked.VCPU), int64(def.VCPU), ringfence.DefaultVCPU, 1, int64(e.Max.VCPU), "")
+	if err != nil {
+		return asked, err
+	}
+	asked.VCPU = int(vcpu)
+	if asked.MemoryMiB, err = oneSize("memory_mib", asked.MemoryMiB, def.MemoryMiB, ringfence.DefaultMemoryMiB, ringfence.MinMemoryMiB, e.Max.MemoryMiB, " MiB"); err != nil {
+		return asked, err
+	}
+	asked.DiskMiB, err = oneSize("disk_mib", asked.DiskMiB, def.DiskMiB, ringfence.DefaultDiskMiB, ringfence.MinDiskMiB, e.Max.DiskMiB, " MiB")
+	return asked, err
+}
+
+func oneSize(field string, asked, template, def, least, most int64, unit string) (int64, error) {
+	if asked == 0 {
+		if template == 0 {
+			template = def
+		}
+		// A host that is smaller than the template's wish gives what it has.
+		return min(template, most), nil
+	}
+	if asked < least || asked > most {
+		return 0, ringfence.Errorf(ringfence.CodeInvalidArgument, "%s is %d; it has to be from %d to %d%s", field, asked, least, most, unit).
+			WithField(field).WithHint("the operator sets the maximum, as max_%s", field)
+	}
+	return asked, nil
+}
+
+// quoteShort quotes what a caller sent, and cuts it.
+func quoteShort(s string) string {
+	if len(s) > 80 {
+		return fmt.Sprintf("%q…", s[:80])
+	}
+	return fmt.Sprintf("%q", s)
+}

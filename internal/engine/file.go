@@ -1,0 +1,166 @@
+package engine
+
+import (
+	"context"
+	"io"
+	"strings"
+	"time"
+
+	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/internal/guestlink"
+	"ringfence.dev/ringfence/internal/guestproto"
+)
+
+// FileRef names a file of a sandbox, and who acts on it.
+type FileRef struct {
+	Project string
+	Sandbox string
+	Path    string // absolute; bytes
+	User    string // who acts: root when empty
+}
+
+// Limits of a listing.
+const (
+	MaxListDepth   = 64
+	MaxListEntries = 100_000
+)
+
+// call gives fn the link to a file's sandbox, and explains its error.
+func (e *Engine) call(ctx context.Context, f FileRef, fn func(*guestlink.Conn) error) error {
+	if err := validPath("path", f.Path); err != nil {
+		return err
+	}
+	if f.User != "" && !userRule.MatchString(f.User) {
+		return invalid("user", "user is neither a user's name nor a number")
+	}
+	b, err := e.reach(ctx, f.Project, f.Sandbox)
+	if err != nil {
+		return err
+	}
+	b.calls.Add(1)
+	defer b.calls.Add(-1)
+	conn, err := b.link(ctx)
+	if err != nil {
+		return err
+	}
+	return b.explain(fn(conn))
+}
+
+// ReadFile hands the file's description and then its bytes, or length of them from
+// offset on (0: to its end), to fn. The bytes have to be read within fn; io.EOF is
+// only ever the whole of what was asked for.
+//
+// Errors of all methods on files: invalid_argument (with the field), not_found,
+// sandbox_ended, unavailable, and the codes for files.
+func (e *Engine) ReadFile(ctx context.Context, f FileRef, offset, length int64, fn func(ringfence.FileInfo, io.Reader) error) error {
+	return e.call(ctx, f, func(conn *guestlink.Conn) error {
+		info, body, err := conn.ReadFile(ctx, guestproto.FileRead{FilePath: f.guest(), Offset: offset, Length: length})
+		if err != nil {
+			return err
+		}
+		defer body.Close() //nolint:errcheck // it gives up what was not read
+		return fn(fileInfo(info), body)
+	})
+}
+
+// WriteFile replaces a file with what body gives, or leaves it as it was. Missing
+// parents are made. owner will own what is new, the acting user when empty; mode 0
+// keeps an existing file's, else it is 0644.
+func (e *Engine) WriteFile(ctx context.Context, f FileRef, owner string, mode uint32, body io.Reader) (info ringfence.FileInfo, err error) {
+	if owner != "" && !userRule.MatchString(owner) {
+		return info, invalid("owner", "owner is neither a user's name nor a number")
+	}
+	err = e.call(ctx, f, func(conn *guestlink.Conn) error {
+		got, err := conn.WriteFile(ctx, guestproto.FileWrite{FilePath: f.guest(), Owner: owner, Mode: mode}, body)
+		info = fileInfo(got)
+		return err
+	})
+	return info, err
+}
+
+// StatFile describes a file; a symbolic link is described and not followed.
+func (e *Engine) StatFile(ctx context.Context, f FileRef) (info ringfence.FileInfo, err error) {
+	err = e.call(ctx, f, func(conn *guestlink.Conn) error {
+		got, err := conn.StatFile(ctx, f.guest())
+		info = fileInfo(got)
+		return err
+	})
+	return info, err
+}
+
+// ListFiles lists a directory, and those in it to a depth from 1 (its own entries) to
+// MaxListDepth. More than MaxListEntries: invalid_argument.
+func (e *Engine) ListFiles(ctx context.Context, f FileRef, depth int) (entries []ringfence.FileInfo, err error) {
+	if depth < 1 || depth > MaxListDepth {
+		return nil, invalid("depth", "depth has to be from 1 to %d", MaxListDepth)
+	}
+	err = e.call(ctx, f, func(conn *guestlink.Conn) error {
+		return conn.ListFiles(ctx, guestproto.FileList{FilePath: f.guest(), Depth: depth}, func(got guestproto.FileInfo) error {
+			if len(entries) == MaxListEntries {
+				return invalid("depth", "there are more than %d entries", MaxListEntries).
+					WithHint("list fewer levels at a time, or run find in the sandbox")
+			}
+			entries = append(entries, fileInfo(got))
+			return nil
+		})
+	})
+	return entries, err
+}
+
+// Mkdir makes a directory with its parents; one that exists is no error.
+func (e *Engine) Mkdir(ctx context.Context, f FileRef, owner string, mode uint32) (info ringfence.FileInfo, err error) {
+	if owner != "" && !userRule.MatchString(owner) {
+		return info, invalid("owner", "owner is neither a user's name nor a number")
+	}
+	err = e.call(ctx, f, func(conn *guestlink.Conn) error {
+		got, err := conn.Mkdir(ctx, guestproto.FileMkdir{FilePath: f.guest(), Owner: owner, Mode: mode})
+		info = fileInfo(got)
+		return err
+	})
+	return info, err
+}
+
+// Rename moves a file or a directory, and replaces a file that is there.
+func (e *Engine) Rename(ctx context.Context, f FileRef, to string) (info ringfence.FileInfo, err error) {
+	if err := validPath("to", to); err != nil {
+		return info, err
+	}
+	err = e.call(ctx, f, func(conn *guestlink.Conn) error {
+		got, err := conn.Rename(ctx, guestproto.FileRename{FilePath: f.guest(), To: to})
+		info = fileInfo(got)
+		return err
+	})
+	return info, err
+}
+
+// Remove removes a file, or with recursive a directory and all that is in it.
+func (e *Engine) Remove(ctx context.Context, f FileRef, recursive bool) error {
+	return e.call(ctx, f, func(conn *guestlink.Conn) error {
+		return conn.Remove(ctx, guestproto.FileRemove{FilePath: f.guest(), Recursive: recursive})
+	})
+}
+
+func (f FileRef) guest() guestproto.FilePath {
+	return guestproto.FilePath{Path: f.Path, User: f.User}
+}
+
+func fileInfo(i guestproto.FileInfo) ringfence.FileInfo {
+	return ringfence.FileInfo{
+		Path: i.Path, Type: ringfence.FileType(i.Type), Size: i.Size, Mode: i.Mode, UID: i.UID, GID: i.GID,
+		Owner: i.Owner, Group: i.Group, ModifiedAt: time.UnixMicro(i.ModTime).UTC(), Target: i.Target,
+	}
+}
+
+func validPath(field, path string) error {
+	switch {
+	case path == "":
+		return invalid(field, "%s is missing", field)
+	case path[0] != '/':
+		return invalid(field, "%s is %s, which is not absolute", field, quoteShort(path)).WithHint("begin it with a slash")
+	case len(path) > ringfence.MaxPathBytes:
+		return invalid(field, "%s has %d bytes, at most %d fit", field, len(path), ringfence.MaxPathBytes)
+	case strings.IndexByte(path, 0) >= 0:
+		return invalid(field, "%s holds a zero byte", field)
+	}
+	return nil
+}

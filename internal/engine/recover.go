@@ -1,0 +1,92 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/internal/driver"
+)
+
+const metaBootID = "host_boot_id"
+
+// recover compares the rows with what the driver still holds, by these rules:
+//
+//   - running, and there: it goes on, its link is opened again, its life limit counts
+//     from its creation as before; one that passed meanwhile ends it now
+//   - running, and not there: failed, host_restarted if the host was, else crashed
+//   - starting: nobody was ever told of it, so it is ended
+//   - there, and no row says that it lives: it is killed
+//
+// Only the first needs the guest, and nobody waits for that here.
+func (e *Engine) recover(ctx context.Context) error {
+	bootID, err := e.Host.BootID()
+	if err != nil {
+		return ringfence.Errorf(ringfence.CodeInternal, "cannot read the host's boot id: %w", err)
+	}
+	lastBoot, err := e.Store.Meta(ctx, metaBootID)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	instances, err := e.Driver.Recover(ctx)
+	if err != nil {
+		return ringfence.Errorf(ringfence.CodeInternal, "cannot find the sandboxes of the last run: %w", err)
+	}
+	rows, err := e.Store.LiveSandboxes(ctx)
+	if err != nil {
+		return err
+	}
+	there := make(map[string]driver.Instance, len(instances))
+	for _, inst := range instances {
+		there[inst.ID()] = inst
+	}
+	lost, lostDetail := ringfence.ReasonCrashed, "it was gone when the server came back"
+	if lastBoot != "" && lastBoot != bootID {
+		lost, lostDetail = ringfence.ReasonHostRestarted, "the host was restarted"
+	}
+	found, ended := 0, 0
+	for _, row := range rows {
+		b := e.admit(*row)
+		inst := there[row.ID]
+		delete(there, row.ID)
+		b.inst = inst
+		to, reason, detail := ringfence.StateFailed, ringfence.ReasonNone, ""
+		switch {
+		case row.State == ringfence.StateStarting:
+			reason, detail = ringfence.ReasonStartFailed, "the server stopped while it started"
+		case inst == nil || isClosed(inst.Done()):
+			// Also when its life limit passed: nobody saw which came first.
+			reason, detail = lost, lostDetail
+			if inst != nil && inst.Exit().Reason != ringfence.ReasonNone {
+				reason, detail = inst.Exit().Reason, inst.Exit().Detail
+			}
+		case !row.ExpiresAt.IsZero() && !now().Before(row.ExpiresAt):
+			to, reason, detail = ringfence.StateDeleted, ringfence.ReasonExpired, "its life limit passed while the server was down"
+		}
+		if reason == ringfence.ReasonNone {
+			found++
+			b.limitLife()
+			e.wg.Go(func() { b.supervise(inst) })
+			continue
+		}
+		ended++
+		if err := b.record(to, reason, detail); err != nil {
+			return err
+		}
+		e.wg.Go(b.release)
+	}
+	for _, inst := range there {
+		ended++
+		b := &box{e: e, id: inst.ID(), ctx: e.ctx}
+		e.Log.Warn("killing a sandbox that no record knows", "sandbox", inst.ID())
+		e.wg.Go(func() { b.destroy(inst) })
+	}
+	if found+ended > 0 {
+		e.Log.Info("found the sandboxes of the last run", "running", found, "ended", ended, "took", time.Since(began).Round(time.Millisecond))
+	}
+	if lastBoot == bootID {
+		return nil
+	}
+	return e.Store.SetMeta(ctx, metaBootID, bootID)
+}

@@ -1,0 +1,116 @@
+package engine
+
+import (
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"ringfence.dev/ringfence"
+)
+
+var (
+	userRule = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_.-]{0,31}|[0-9]{1,10})$`)
+	// A name of the DNS, which may begin with a wildcard.
+	domainRule = regexp.MustCompile(`^(\*\.)?([a-zA-Z0-9_]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?\.)*[a-zA-Z0-9_]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?\.?$`)
+)
+
+func invalid(field, format string, args ...any) *ringfence.Error {
+	return ringfence.Errorf(ringfence.CodeInvalidArgument, format, args...).WithField(field)
+}
+
+func (r *CreateRequest) validate() error {
+	if len(r.Name) > ringfence.MaxNameLength || !printable(r.Name) {
+		return invalid("name", "name has to be text of at most %d bytes without control characters", ringfence.MaxNameLength)
+	}
+	if len(r.Template) > maxTemplateName || !printable(r.Template) {
+		return invalid("template", "template is no template's name")
+	}
+	if r.User != "" && !userRule.MatchString(r.User) {
+		return invalid("user", "user is neither a user's name nor a number")
+	}
+	if r.Timeout < 0 || r.Timeout > ringfence.MaxTimeoutSeconds*time.Second {
+		return invalid("timeout_seconds", "timeout_seconds has to be above 0 and at most %d", ringfence.MaxTimeoutSeconds)
+	}
+	if err := validEnv("env", r.Env); err != nil {
+		return err
+	}
+	if len(r.Metadata) > ringfence.MaxMetadataItems {
+		return invalid("metadata", "metadata has %d entries, at most %d are kept", len(r.Metadata), ringfence.MaxMetadataItems)
+	}
+	total := 0
+	for k, v := range r.Metadata {
+		if total += len(k) + len(v); k == "" || !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return invalid("metadata", "metadata has an empty key, or one that is no text")
+		}
+	}
+	if total > ringfence.MaxMetadataBytes {
+		return invalid("metadata", "metadata has %d bytes, at most %d are kept", total, ringfence.MaxMetadataBytes)
+	}
+	return validNetwork(r.Network)
+}
+
+func validEnv(field string, env map[string]string) error {
+	if len(env) > ringfence.MaxEnvEntries {
+		return invalid(field, "%s has %d entries, at most %d fit", field, len(env), ringfence.MaxEnvEntries)
+	}
+	total := 0
+	for k, v := range env {
+		if k == "" || strings.ContainsAny(k, "=\x00") {
+			return invalid(field, "%s has the name %s; a name is not empty and holds neither = nor a zero byte", field, quoteShort(k))
+		}
+		if strings.ContainsRune(v, 0) {
+			return invalid(field, "%s has a value with a zero byte, under %s", field, quoteShort(k))
+		}
+		total += len(k) + len(v)
+	}
+	if total > ringfence.MaxEnvBytes {
+		return invalid(field, "%s has %d bytes, at most %d fit", field, total, ringfence.MaxEnvBytes)
+	}
+	return nil
+}
+
+// validNetwork accepts what only denies. Nothing leaves a sandbox yet, so that
+// promise is kept; asking for access is refused rather than ignored.
+func validNetwork(p ringfence.NetworkPolicy) error {
+	const none = "a sandbox has no network yet, so none can be given to it"
+	if p.AllowInternetAccess != nil && *p.AllowInternetAccess {
+		return ringfence.Errorf(ringfence.CodeNotYetSupported, none).WithField("network.allow_internet_access").
+			WithHint("leave network.allow_internet_access out, or set it to false")
+	}
+	for list, entries := range map[string][]string{"network.allow_out": p.AllowOut, "network.deny_out": p.DenyOut} {
+		if len(entries) > 1000 {
+			return invalid(list, "%s has %d entries, at most 1000 fit", list, len(entries))
+		}
+		for i, entry := range entries {
+			if !validDestination(entry) {
+				return invalid(list+"["+strconv.Itoa(i)+"]", "%s: %s is neither an address, nor a network such as 10.0.0.0/8, nor a name", list, quoteShort(entry))
+			}
+		}
+	}
+	if len(p.AllowOut) > 0 {
+		return ringfence.Errorf(ringfence.CodeNotYetSupported, none).WithField("network.allow_out").
+			WithHint("leave network.allow_out out; policies that only deny are accepted")
+	}
+	return nil
+}
+
+var numeric = regexp.MustCompile(`^[0-9.]*$`)
+
+func validDestination(s string) bool {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return true
+	}
+	if _, err := netip.ParsePrefix(s); err == nil {
+		return true
+	}
+	// What looks like an address and is none must not pass as a name.
+	return len(s) <= 253 && !numeric.MatchString(s) && domainRule.MatchString(s)
+}
+
+func printable(s string) bool {
+	return utf8.ValidString(s) && strings.IndexFunc(s, unicode.IsControl) < 0
+}
