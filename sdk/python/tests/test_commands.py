@@ -179,6 +179,11 @@ def test_the_tail_is_kept(sdk: Sdk) -> None:
     assert (result.stdout, result.truncated) == ("0123456789", False)
 
 
+def test_output_that_the_server_lost_is_not_called_whole(sdk: Sdk) -> None:
+    sandbox, _ = sandbox_of(sdk, sse(out(0, "a"), ("exit", {**EXIT, "truncated": True})))
+    assert sandbox.commands.run("x", on_stdout=lambda _: None).truncated
+
+
 def test_a_long_stream_is_not_held_whole(sdk: Sdk) -> None:
     from ringfence._models import StreamTail
 

@@ -326,7 +326,9 @@ class CommandResult:
         r = _Reader(value, "command result")
         if streams is not None:
             out, err = streams[0].value(), streams[1].value()
-            out_cut, err_cut = streams[0].truncated, streams[1].truncated
+            # Nothing is cut from a stream: what the server calls truncated here was lost.
+            lost = r.boolean("truncated")
+            out_cut, err_cut = streams[0].truncated or lost, streams[1].truncated or lost
             stdout, stderr = out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
         else:
             stdout, out = _output(r, "stdout")
