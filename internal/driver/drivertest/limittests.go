@@ -187,7 +187,7 @@ func (s suite) runaway(t *testing.T, script string, ends bool) {
 	case <-runaway.Done():
 		r, err := runaway.Finish(testContext(t))
 		if err != nil {
-			t.Fatalf("the runaway: %v, sandbox %+v", err, i.Exit())
+			t.Fatalf("the runaway: %v, sandbox %+v", err, wantDone(t, i))
 		}
 		t.Logf("the runaway ended with %+v %.200q", r.Exit, r.Stderr)
 		if ends && (r.Exit.ExitCode != 137 || r.Exit.Reason != "oom") {

@@ -34,7 +34,9 @@ var sentryFlags = []string{
 	"--allow-packet-socket-write=false",
 	"--allow-suid=true",
 	"--allow-live-tcp-migration=false",
-	"--oci-seccomp=false",
+	"--in-sandbox-cgroup=v2", // the agent bounds processes with it
+	// Version 1's limit on processes lets six forks in seven through; see package guest.
+	"--in-sandbox-cgroup=v2",
 	"--host-settings=ignore",
 	"--watchdog-action=log",
 	"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",

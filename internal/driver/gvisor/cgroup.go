@@ -14,16 +14,25 @@ import (
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/cgroup"
 
-	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/internal/driver"
 )
 
 const (
 	cpuPeriod = 100_000 // microseconds
 
-	// overheadMiB is what the sentry and its stubs need for themselves, on top
-	// of the guest's memory and its /dev/shm: 15 MiB idle, more with many
-	// processes and open files.
-	overheadMiB = 96
+	// overheadMiB is what the sentry needs for itself, on top of the guest's
+	// memory and its /dev/shm: 15 MiB idle, more with many open files, and room
+	// for the moment that the agent's guard takes to act.
+	overheadMiB = 128
+	// procOverheadKiB is what a process in the guest costs the host beyond its
+	// memory: its stub, page tables and what the sentry keeps about it. 470 KiB
+	// measured for a process that sleeps.
+	procOverheadKiB = 512
+	// mapOverhead is the share of the guest's memory that mapping it may cost.
+	mapOverhead = 1.0 / 32
+
+	// defaultMaxProcs is used when a spec does not bound the processes.
+	defaultMaxProcs = 1024
 )
 
 // controllersV1 are the version 1 hierarchies that a sandbox is placed in. With
@@ -49,12 +58,13 @@ func (c *cgroups) group(id string) (cgroup.Cgroup, error) {
 // create makes the group with its limits. The memory limit is hard, and above
 // what the guest is told, so that the agent's guard acts first. There is no tight
 // limit of host tasks: meeting it would kill the sentry and not the offender.
-func (c *cgroups) create(id string, size ringfence.Size) error {
+func (c *cgroups) create(spec driver.Spec) error {
+	id, size := spec.ID, spec.Size
 	g, err := c.group(id)
 	if err != nil {
 		return fmt.Errorf("cannot find the control groups: %w", err)
 	}
-	limit := hardLimit(size)
+	limit := hardLimit(spec)
 	quota := int64(size.VCPU) * cpuPeriod
 	period := uint64(cpuPeriod)
 	err = g.Install(&specs.LinuxResources{
@@ -79,9 +89,15 @@ func (c *cgroups) forbidSwap(id string, limit int64) {
 	os.WriteFile(filepath.Join(c.dir("memory", id), "memory.memsw.limit_in_bytes"), []byte(strconv.FormatInt(limit, 10)), 0o600)
 }
 
-// hardLimit is the host's memory limit for a sandbox, in bytes.
-func hardLimit(size ringfence.Size) int64 {
-	return (size.MemoryMiB + shmMiB + overheadMiB) << 20
+// hardLimit is the host's memory limit for a sandbox, in bytes: what the guest may
+// use, and what serving it may cost.
+func hardLimit(s driver.Spec) int64 {
+	procs := int64(s.MaxProcs)
+	if procs == 0 {
+		procs = defaultMaxProcs
+	}
+	memory := s.Size.MemoryMiB << 20
+	return memory + int64(float64(memory)*mapOverhead) + (shmMiB+overheadMiB)<<20 + procs*procOverheadKiB<<10
 }
 
 // dir is the directory of a group in a version 1 hierarchy, or the only one.

@@ -145,7 +145,7 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec, run func(dir strin
 	if err := st.save(dir); err != nil {
 		return nil, err
 	}
-	if err := d.cgroups.create(spec.ID, spec.Size); err != nil {
+	if err := d.cgroups.create(spec); err != nil {
 		return nil, err
 	}
 	if err := makeFifos(dir); err != nil {
