@@ -12,24 +12,27 @@ import (
 // CgroupMount is where a sandbox's control groups are mounted for the agent.
 const CgroupMount = "/sys/fs/cgroup"
 
-// The agent's groups in the two hierarchies that it uses.
 const (
-	groupsDir  = "rf"    // pids: all commands together, the limit. memory: one directory a command, for finding its processes
-	startDir   = "rf-in" // pids: a command that was let in beyond the limit, for a moment
-	startSlack = 16      // how many processes may be in startDir
+	// commandsDir holds a group for each command. The limit is on the whole.
+	commandsDir = "rf"
+	// extraDir holds those commands that were let in beyond the limit.
+	extraDir = "rf-extra"
+	// extraProcs is how many processes and threads they may have together.
+	extraProcs = 16
 )
 
-// cgroups tracks commands in control groups of version 1. One hierarchy (pids) holds
-// all commands in one group, because the sentry's limits are not added up over
-// nested groups; another one (memory) holds a group for each command. A process
-// cannot leave either: it sees no control groups and may not mount any.
+// cgroups tracks commands in control groups of version 2. A process is a member from
+// its first instruction on, cannot leave, since it sees no control groups and may not
+// mount any, and is killed with the group whatever it does meanwhile.
 //
-// All access goes through open directories, since the threads that use them are in
-// the commands' mount namespace, where no control groups are.
+// (The sentry's version 1 will not do: it charges a fork to an arbitrary one of a
+// task's groups, so that a limit on processes holds for one fork in seven.)
+//
+// All access goes through open directories: the threads that use them are in the
+// commands' mount namespace, where no control groups are.
 type cgroups struct {
-	enabled             bool
-	pids, start, memory int // directories
-	inPIDs              bool
+	enabled         bool
+	commands, extra int
 }
 
 func openCgroups(root string) (*cgroups, error) {
@@ -38,19 +41,23 @@ func openCgroups(root string) (*cgroups, error) {
 		return g, nil
 	}
 	for _, d := range []struct {
-		path string
+		name string
 		fd   *int
-	}{{"/pids/" + groupsDir, &g.pids}, {"/pids/" + startDir, &g.start}, {"/memory/" + groupsDir, &g.memory}} {
-		if err := os.Mkdir(root+d.path, 0o700); err != nil && !os.IsExist(err) {
+	}{{commandsDir, &g.commands}, {extraDir, &g.extra}} {
+		path := root + "/" + d.name
+		if err := os.Mkdir(path, 0o700); err != nil && !os.IsExist(err) {
 			return nil, fmt.Errorf("cannot use control groups: %w", err)
 		}
 		var err error
-		if *d.fd, err = unix.Open(root+d.path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		if *d.fd, err = unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 			return nil, fmt.Errorf("cannot use control groups: %w", err)
 		}
 	}
 	g.enabled = true
-	return g, writeControl(g.start, "pids.max", strconv.Itoa(startSlack))
+	if err := writeControl(g.extra, "pids.max", strconv.Itoa(extraProcs)); err != nil {
+		return nil, fmt.Errorf("cannot use control groups of version 2: %w", err)
+	}
+	return g, nil
 }
 
 // setLimit bounds the processes and threads of all commands together.
@@ -58,64 +65,56 @@ func (g *cgroups) setLimit(n int) error {
 	if !g.enabled {
 		return nil
 	}
-	return writeControl(g.pids, "pids.max", strconv.Itoa(n))
+	return writeControl(g.commands, "pids.max", strconv.Itoa(n))
 }
 
-// enter makes the calling thread, which must be the spawner, a member of the group of
-// a command, so that what it starts is one from its first instruction on. With
-// squeeze it goes to the group for those who get in although the limit is reached.
-func (g *cgroups) enter(id string, squeeze bool) error {
-	if !g.enabled {
-		return nil
+// open makes a group for a command and returns it open; with beyond it is one for
+// which the limit does not count.
+func (g *cgroups) open(id string, beyond bool) (int, error) {
+	dir := g.commands
+	if beyond {
+		dir = g.extra
 	}
-	if squeeze || !g.inPIDs {
-		dir := g.pids
-		if squeeze {
-			dir = g.start
-		}
-		if err := writeControl(dir, "tasks", "0"); err != nil {
-			return fmt.Errorf("cannot enter a control group: %w", err)
-		}
-		g.inPIDs = !squeeze
+	if err := unix.Mkdirat(dir, id, 0o700); err != nil && err != unix.EEXIST {
+		return -1, fmt.Errorf("cannot make a control group: %w", err)
 	}
-	if err := unix.Mkdirat(g.memory, id, 0o700); err != nil && err != unix.EEXIST {
-		return fmt.Errorf("cannot make a control group: %w", err)
+	fd, err := unix.Openat(dir, id, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("cannot open a control group: %w", err)
 	}
-	if err := writeControl(g.memory, id+"/tasks", "0"); err != nil {
-		return fmt.Errorf("cannot enter a control group: %w", err)
-	}
-	return nil
-}
-
-// leave takes the spawner out of a command's group, which can then be removed.
-func (g *cgroups) leave() error {
-	if !g.enabled {
-		return nil
-	}
-	return writeControl(g.memory, "tasks", "0")
-}
-
-// settle moves what is in the start group to its place. Nothing can be forked there
-// meanwhile, so one pass gets all.
-func (g *cgroups) settle() error {
-	if err := writeControl(g.start, "pids.max", "0"); err != nil {
-		return err
-	}
-	for _, pid := range g.read(g.start, "cgroup.procs") {
-		_ = writeControl(g.pids, "cgroup.procs", strconv.Itoa(pid)) // it may have ended
-	}
-	return writeControl(g.start, "pids.max", strconv.Itoa(startSlack))
+	return fd, nil
 }
 
 // members lists the processes of a command.
-func (g *cgroups) members(id string) []int { return g.read(g.memory, id+"/cgroup.procs") }
+func (g *cgroups) members(id string) []int {
+	var pids []int
+	for _, dir := range []int{g.commands, g.extra} {
+		for _, field := range bytes.Fields(readControl(dir, id+"/cgroup.procs")) {
+			if pid, err := strconv.Atoi(string(field)); err == nil && pid > 0 {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+// kill sends SIGKILL to all processes of a command, those being forked included.
+func (g *cgroups) kill(id string) {
+	for _, dir := range []int{g.commands, g.extra} {
+		_ = writeControl(dir, id+"/cgroup.kill", "1") // a command has one of the two
+	}
+}
 
 // threads returns how many processes and threads all commands have.
 func (g *cgroups) threads() int {
-	if n := g.readNumber(g.pids, "pids.current"); n > 0 {
-		return n - 1 // the spawner
+	total := 0
+	for _, dir := range []int{g.commands, g.extra} {
+		n, err := strconv.Atoi(string(bytes.TrimSpace(readControl(dir, "pids.current"))))
+		if err == nil {
+			total += n
+		}
 	}
-	return 0
+	return total
 }
 
 // remove removes a command's group, and reports whether it is gone.
@@ -123,28 +122,12 @@ func (g *cgroups) remove(id string) bool {
 	if !g.enabled {
 		return true
 	}
-	err := unix.Unlinkat(g.memory, id, unix.AT_REMOVEDIR)
-	return err == nil || err == unix.ENOENT
-}
-
-// read reads a list of process numbers without the agent's own, which stands there
-// for its spawner.
-func (g *cgroups) read(dir int, file string) []int {
-	var pids []int
-	for _, field := range bytes.Fields(readControl(dir, file)) {
-		if pid, err := strconv.Atoi(string(field)); err == nil && pid != os.Getpid() {
-			pids = append(pids, pid)
-		}
+	gone := true
+	for _, dir := range []int{g.commands, g.extra} {
+		err := unix.Unlinkat(dir, id, unix.AT_REMOVEDIR)
+		gone = gone && (err == nil || err == unix.ENOENT)
 	}
-	return pids
-}
-
-func (g *cgroups) readNumber(dir int, file string) int {
-	n, err := strconv.Atoi(string(bytes.TrimSpace(readControl(dir, file))))
-	if err != nil {
-		return -1
-	}
-	return n
+	return gone
 }
 
 func readControl(dir int, file string) []byte {

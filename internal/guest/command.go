@@ -138,25 +138,24 @@ func (a *agent) forkExec(p *process, c command, files []uintptr) error {
 	if os.Geteuid() == 0 {
 		attr.Sys.Credential = &syscall.Credential{Uid: c.user.uid, Gid: c.user.gid, Groups: c.user.groups}
 	}
+	if !a.groups.enabled {
+		var err error
+		p.pid, err = syscall.ForkExec(c.program, c.args, attr)
+		return err
+	}
+	attr.Sys.UseCgroupFD = true
+	// The limit on processes may be reached by what others started. One command that is
+	// needed to look into that is let in all the same.
 	var err error
-	for _, squeeze := range []bool{false, true} {
-		if err := a.groups.enter(p.id, squeeze); err != nil {
+	for _, beyond := range []bool{false, true} {
+		if attr.Sys.CgroupFD, err = a.groups.open(p.id, beyond); err != nil {
 			return err
 		}
 		p.pid, err = syscall.ForkExec(c.program, c.args, attr)
-		if squeeze {
-			if err := a.groups.settle(); err != nil {
-				a.log.Error("Cannot move a command to its control group", "error", err)
-			}
-		}
-		// The limit on processes may be reached by what others started. One that is
-		// needed to look into that is let in all the same.
-		if err != syscall.EAGAIN || !a.groups.enabled {
+		unix.Close(attr.Sys.CgroupFD)
+		if err != syscall.EAGAIN {
 			break
 		}
-	}
-	if lerr := a.groups.leave(); lerr != nil {
-		a.log.Error("Cannot leave a control group", "error", lerr)
 	}
 	return err
 }

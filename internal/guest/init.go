@@ -37,6 +37,7 @@ func RunInit(stage string) error {
 		fmt.Fprint(ready, err)
 		return err
 	}
+	signal.Ignore() // all that a command may send by mistake; SIGKILL cannot be helped
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
 	fmt.Fprint(ready, initReady)

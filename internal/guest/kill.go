@@ -59,8 +59,7 @@ func (t *processTable) signalMain(p *process, signal syscall.Signal) {
 	}
 }
 
-// killTree kills all that a command started, and returns when nothing is left. What
-// forks faster than it is killed finds the limit on processes at 0.
+// killTree kills all that a command started, and returns when nothing is left.
 func (a *agent) killTree(p *process, reason string) error {
 	p.mu.Lock()
 	p.signed = true
@@ -68,24 +67,18 @@ func (a *agent) killTree(p *process, reason string) error {
 		p.killed = reason
 	}
 	p.mu.Unlock()
-	const patience = 3
-	squeezed := false
-	defer func() {
-		if squeezed {
-			_ = a.groups.setLimit(a.processLimit())
-		}
-	}()
-	for i := range killAttempts {
+	for range killAttempts {
 		pids := a.treeOf(p)
 		if len(pids) == 0 {
 			a.groups.remove(p.id)
 			return nil
 		}
-		if i == patience {
-			squeezed = a.groups.setLimit(0) == nil
-		}
-		for _, pid := range pids {
-			_ = unix.Kill(pid, unix.SIGKILL)
+		if a.groups.enabled {
+			a.groups.kill(p.id)
+		} else {
+			for _, pid := range pids {
+				_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
+			}
 		}
 		time.Sleep(killPause)
 	}

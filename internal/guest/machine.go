@@ -68,9 +68,9 @@ func setIdentity(a *agent, _ *channel, id guestproto.Identity) (any, error) {
 
 func (a *agent) processLimit() int {
 	if n := a.currentIdentity().MaxProcs; n > 0 {
-		return n + 1 // the spawner counts
+		return n
 	}
-	return defaultMaxProcs + 1
+	return defaultMaxProcs
 }
 
 // addHost lets programs find their own name.

@@ -130,6 +130,7 @@ func (ch *channel) deliver(h guestproto.Header, payload []byte, buf *buffer) err
 		}
 	case guestproto.TypeResult:
 		ch.finished = true
+		poke(ch.sendWake) // who still sends may stop
 	default:
 		lost, err := ch.accountLocked(h, len(payload))
 		if err != nil {

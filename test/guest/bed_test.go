@@ -220,6 +220,9 @@ type result struct {
 	took           time.Duration
 }
 
+// chunk is shorter.
+type chunk = guestlink.Chunk
+
 var nextID struct {
 	sync.Mutex
 	n int
