@@ -91,6 +91,7 @@ var allowedEdges = map[string][]string{
 	"templates":                  {},
 	"internal/config":            {},
 	"internal/api":               {"internal/engine", "api"},
+	"internal/api/apitest":       {"internal/api", "internal/engine", "internal/driver/fake", "internal/sqlite"}, // for tests
 	"api":                        {},
 	"client":                     {},
 	"internal/cli":               {"client", "internal/bench"},

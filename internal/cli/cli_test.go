@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strconv"
@@ -14,6 +13,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
 	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/internal/api/apitest"
+	"ringfence.dev/ringfence/internal/driver/fake"
 )
 
 func TestMain(m *testing.M) {
@@ -24,15 +25,14 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs the real command line, as a process of its own, against a server.
 func TestScripts(t *testing.T) {
-	server := httptest.NewServer(newFakeServer(t))
-	t.Cleanup(server.Close)
+	server := apitest.Start(t, fake.Options{})
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("RINGFENCE_URL", server.URL)
-			e.Setenv("RINGFENCE_API_KEY", "rf_test")
+			e.Setenv("RINGFENCE_API_KEY", server.Key)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
