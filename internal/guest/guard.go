@@ -5,7 +5,6 @@ import (
 	"os"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,11 +30,15 @@ const (
 // used up. The host's hard limit comes after it and ends the whole sandbox.
 type guard struct {
 	agent *agent
-	low   atomic.Int64 // lowest headroom since the last command started
 
 	mu      sync.Mutex
-	running bool // guarded by mu
+	running bool          // guarded by mu
+	low     [2]int64      // lowest headroom of this second and the one before; guarded by mu
+	slept   time.Duration // in this second; guarded by mu
 }
+
+// plenty is a headroom that nobody ever gets near.
+const plenty = 1 << 62
 
 func newGuard(a *agent) *guard {
 	return &guard{agent: a}
@@ -47,7 +50,7 @@ func (g *guard) watch() {
 	defer g.mu.Unlock()
 	if !g.running {
 		g.running = true
-		g.low.Store(1 << 62)
+		g.forgetLocked()
 		go g.run()
 	}
 }
@@ -55,9 +58,6 @@ func (g *guard) watch() {
 func (g *guard) run() {
 	for {
 		headroom, reserve := g.headroom()
-		if headroom < g.low.Load() {
-			g.low.Store(headroom)
-		}
 		if headroom < reserve {
 			g.act()
 			continue
@@ -67,9 +67,25 @@ func (g *guard) run() {
 			return
 		}
 		pause := time.Duration(float64(headroom-reserve) / fillRate * float64(time.Second))
-		time.Sleep(min(max(pause, minPoll), longest))
+		pause = min(max(pause, minPoll), longest)
+		g.note(headroom, pause)
+		time.Sleep(pause)
 	}
 }
+
+// note remembers how near the end was lately. A second here is one of looking, not
+// one of the clock.
+func (g *guard) note(headroom int64, pause time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.low[0] = min(g.low[0], headroom)
+	if g.slept += pause; g.slept >= time.Second {
+		g.low = [2]int64{plenty, g.low[0]}
+		g.slept = 0
+	}
+}
+
+func (g *guard) forgetLocked() { g.low, g.slept = [2]int64{plenty, plenty}, 0 }
 
 // pace says how long the guard may sleep at most, and whether there is anything to
 // guard at all.
@@ -92,7 +108,7 @@ func (g *guard) pace() (longest time.Duration, more bool) {
 func (g *guard) headroom() (headroom, reserve int64) {
 	total, free := memory()
 	if total == 0 {
-		return 1 << 62, 0
+		return plenty, 0
 	}
 	limit := g.agent.currentIdentity().MemoryBytes
 	if limit <= 0 || limit > total {
@@ -126,10 +142,14 @@ func (g *guard) act() {
 	// The memory comes back a moment after the process is gone.
 	for range 100 {
 		if headroom, reserve := g.headroom(); headroom > 2*reserve {
-			return
+			break
 		}
 		time.Sleep(minPoll)
 	}
+	// What is killed from now on is not killed for this.
+	g.mu.Lock()
+	g.forgetLocked()
+	g.mu.Unlock()
 }
 
 // killedByKernel says whether a SIGKILL that nobody sent was for memory: the host
@@ -137,7 +157,10 @@ func (g *guard) act() {
 func (g *guard) killedByKernel(usage unix.Rusage) bool {
 	headroom, reserve := g.headroom()
 	limit := g.agent.currentIdentity().MemoryBytes
-	return min(headroom, g.low.Load()) < 2*reserve || limit > 0 && usage.Maxrss<<10 > limit-limit/8
+	g.mu.Lock()
+	headroom = min(headroom, g.low[0], g.low[1])
+	g.mu.Unlock()
+	return headroom < 2*reserve || limit > 0 && usage.Maxrss<<10 > limit-limit/8
 }
 
 // memory returns the sandbox's total and available memory, in bytes.
