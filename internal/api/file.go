@@ -45,22 +45,30 @@ func fileWire(i ringfence.FileInfo) fileBody {
 
 // fileRef reads which file the query names.
 func (c *call) fileRef() (engine.FileRef, error) {
-	f := engine.FileRef{Project: c.who.Project, Sandbox: c.r.PathValue("id"), Path: c.query.Get("path"), User: c.query.Get("user")}
-	if encoded := c.query.Get("path_base64"); encoded != "" {
-		if f.Path != "" {
-			return f, invalid("path_base64", "exactly one of path and path_base64 is needed")
+	f := engine.FileRef{Project: c.who.Project, Sandbox: c.r.PathValue("id"), User: c.query.Get("user")}
+	var err error
+	f.Path, err = pathOf("path", c.query.Get("path"), c.query.Get("path_base64"))
+	return f, err
+}
+
+// pathOf returns the path that a request gives as text, or in base64 when it is not UTF-8.
+func pathOf(field, text, encoded string) (string, error) {
+	if encoded == "" {
+		if !utf8.ValidString(text) {
+			return "", invalid(field, "%s is not UTF-8", field).WithHint("give the bytes in %s_base64", field)
 		}
-		raw, err := base64.StdEncoding.DecodeString(encoded)
-		if err != nil {
-			if raw, err = base64.RawURLEncoding.DecodeString(strings.TrimRight(encoded, "=")); err != nil {
-				return f, invalid("path_base64", "path_base64 is not base64")
-			}
-		}
-		f.Path = string(raw)
-	} else if !utf8.ValidString(f.Path) {
-		return f, invalid("path", "path is not UTF-8").WithHint("give the bytes in path_base64")
+		return text, nil
 	}
-	return f, nil
+	if text != "" {
+		return "", invalid(field+"_base64", "exactly one of %[1]s and %[1]s_base64 is needed", field)
+	}
+	raw, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil {
+		if raw, err = base64.RawURLEncoding.DecodeString(strings.TrimRight(encoded, "=")); err != nil {
+			return "", invalid(field+"_base64", "%s_base64 is not base64", field)
+		}
+	}
+	return string(raw), nil
 }
 
 // mode reads permission bits in octal. Empty: 0.
@@ -111,19 +119,24 @@ func (c *call) listFiles() error {
 
 func (c *call) makeDir() error {
 	var in struct {
-		Path  string `json:"path"`
-		User  string `json:"user"`
-		Owner string `json:"owner"`
-		Mode  string `json:"mode"`
+		Path       string `json:"path"`
+		PathBase64 string `json:"path_base64"`
+		User       string `json:"user"`
+		Owner      string `json:"owner"`
+		Mode       string `json:"mode"`
 	}
 	if err := c.decode(&in); err != nil {
+		return err
+	}
+	name, err := pathOf("path", in.Path, in.PathBase64)
+	if err != nil {
 		return err
 	}
 	bits, err := mode(in.Mode)
 	if err != nil {
 		return err
 	}
-	info, err := c.Engine.Mkdir(c.r.Context(), engine.FileRef{Project: c.who.Project, Sandbox: c.r.PathValue("id"), Path: in.Path, User: in.User}, in.Owner, bits)
+	info, err := c.Engine.Mkdir(c.r.Context(), engine.FileRef{Project: c.who.Project, Sandbox: c.r.PathValue("id"), Path: name, User: in.User}, in.Owner, bits)
 	if err != nil {
 		return err
 	}
@@ -132,14 +145,24 @@ func (c *call) makeDir() error {
 
 func (c *call) renameFile() error {
 	var in struct {
-		From string `json:"from"`
-		To   string `json:"to"`
-		User string `json:"user"`
+		From       string `json:"from"`
+		FromBase64 string `json:"from_base64"`
+		To         string `json:"to"`
+		ToBase64   string `json:"to_base64"`
+		User       string `json:"user"`
 	}
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	info, err := c.Engine.Rename(c.r.Context(), engine.FileRef{Project: c.who.Project, Sandbox: c.r.PathValue("id"), Path: in.From, User: in.User}, in.To)
+	from, err := pathOf("from", in.From, in.FromBase64)
+	if err != nil {
+		return err
+	}
+	to, err := pathOf("to", in.To, in.ToBase64)
+	if err != nil {
+		return err
+	}
+	info, err := c.Engine.Rename(c.r.Context(), engine.FileRef{Project: c.who.Project, Sandbox: c.r.PathValue("id"), Path: from, User: in.User}, to)
 	var e *ringfence.Error
 	if errors.As(err, &e) && e.Field == "path" {
 		e.Field, e.Message = "from", strings.Replace(e.Message, "path is", "from is", 1)
