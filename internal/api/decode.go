@@ -134,9 +134,9 @@ func jsonError(err error) error {
 	case errors.As(err, &kind):
 		field := kind.Field
 		if field == "" {
-			return ringfence.Errorf(ringfence.CodeInvalidArgument, "the body is a %s, and has to be a JSON object", kind.Value)
+			return ringfence.Errorf(ringfence.CodeInvalidArgument, "the body has to be a JSON object, not %s", kind.Value)
 		}
-		return invalid(field, "%s is a %s, and has to be %s", field, kind.Value, kindName(kind.Type))
+		return invalid(field, "%s has to be %s, not %s", field, kindName(kind.Type), kind.Value)
 	case errors.As(err, &syntax):
 		return ringfence.Errorf(ringfence.CodeInvalidArgument, "the body is no JSON: %w (at byte %d)", err, syntax.Offset)
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):

@@ -116,7 +116,10 @@ func (c *call) admit(rt Route) error {
 	}
 	for name, values := range query {
 		if !slices.ContainsFunc(rt.Query, func(known string) bool {
-			return name == known || strings.HasSuffix(known, ".") && strings.HasPrefix(name, known) && name != known
+			if strings.HasSuffix(known, ".") {
+				return strings.HasPrefix(name, known) && name != known
+			}
+			return name == known
 		}) {
 			return invalid(name, "there is no query parameter %q here", short(name)).WithHint("%s", knownNames("it takes", rt.Query))
 		}

@@ -125,7 +125,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if clean := path.Clean(r.URL.Path); r.URL.Path != clean && r.URL.Path != clean+"/" {
-		s.noRoute(a, r) // the mux would redirect, and clients would lose their body on the way
+		s.noPath(a, r) // the mux would redirect, and clients would lose their body on the way
 		return
 	}
 	s.mux.ServeHTTP(a, r)
@@ -164,6 +164,10 @@ func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
 			WithHint("this path takes %s", strings.Join(allowed, ", ")))
 		return
 	}
+	s.noPath(a, r)
+}
+
+func (s *Server) noPath(a *answer, r *http.Request) {
 	s.refuse(a, ringfence.Errorf(ringfence.CodeRouteNotFound, "the API has no path %q", short(r.URL.Path)).
 		WithHint("GET /v1/openapi.yaml describes the API"))
 }

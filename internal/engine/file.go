@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"io"
 	"strings"
 	"time"
@@ -43,7 +44,26 @@ func (e *Engine) call(ctx context.Context, f FileRef, fn func(*guestlink.Conn) e
 	if err != nil {
 		return err
 	}
-	return b.explain(fn(conn))
+	return withHint(b.explain(fn(conn)))
+}
+
+// hints say what to do about what a guest reports about files.
+var hints = map[ringfence.Code]string{
+	ringfence.CodeFileNotFound:      "list its directory to see what is there",
+	ringfence.CodeIsDirectory:       "name a file, or list the directory",
+	ringfence.CodeNotDirectory:      "name a directory, or read the file",
+	ringfence.CodeFileExists:        "remove it first, or choose another name",
+	ringfence.CodeDirectoryNotEmpty: "remove it with recursive",
+	ringfence.CodeFilePermission:    "act as another user, such as root",
+	ringfence.CodeDiskFull:          "remove files in the sandbox, or create one with more disk_mib",
+}
+
+func withHint(err error) error {
+	var e *ringfence.Error
+	if errors.As(err, &e) && e.Hint == "" {
+		e.Hint = hints[e.Code]
+	}
+	return err
 }
 
 // ReadFile hands the file's description and then its bytes, or length of them from
