@@ -1,4 +1,4 @@
-import { type Bytes, decodeUtf8, encodeBase64 } from "./bytes.js";
+import { type Bytes, concat, decodeUtf8, encodeBase64 } from "./bytes.js";
 import type { Answer, Call, Client } from "./client.js";
 import { FileNotFoundError, NotDirectoryError } from "./errors.js";
 import { checkOptions, optionalBoolean, optionalInteger, optionalSignal, optionalString } from "./options.js";
@@ -331,7 +331,7 @@ export class Files {
   async #read(where: string, path: FilePath, given: Given): Promise<Bytes> {
     const { call, answer, skip, limit } = await this.#open(where, path, given);
     try {
-      const bytes = new Uint8Array(await answer.response.arrayBuffer());
+      const bytes = await readAll(answer.response);
       return skip === 0 && bytes.length <= limit ? bytes : bytes.slice(skip, skip + limit);
     } catch (error) {
       throw this.#client.translate(error, call);
@@ -428,6 +428,8 @@ export class Files {
     } catch (error) {
       const failure = upload.failure();
       throw failure === undefined ? error : failure.error;
+    } finally {
+      upload.stop();
     }
   }
 
@@ -436,6 +438,24 @@ export class Files {
     const user = optionalString(where, given, "user");
     if (user !== undefined) query.set("user", user);
     return query;
+  }
+}
+
+/** Reads a body into memory, straight into its place when its length is known: Response.arrayBuffer is slower. */
+async function readAll(response: Response): Promise<Bytes> {
+  const length = Number(response.headers.get("content-length") ?? Number.NaN);
+  const encoded = response.headers.has("content-encoding"); // then the length is not that of the bytes
+  const known = Number.isSafeInteger(length) && length >= 0 && !encoded;
+  const bytes = new Uint8Array(known ? length : 0);
+  const chunks: Uint8Array[] = [];
+  let at = 0;
+  const reader = response.body?.getReader();
+  for (;;) {
+    const { done, value } = (await reader?.read()) ?? { done: true, value: undefined };
+    if (done) return known ? bytes.subarray(0, at) : concat(chunks);
+    if (known) bytes.set(value, at);
+    else chunks.push(value);
+    at += value.length;
   }
 }
 

@@ -16,10 +16,17 @@ export type FileData =
   | AsyncIterable<Uint8Array | string>
   | Iterable<Uint8Array | string>;
 
+/** Bytes above this many are sent in slices: Node's fetch copies a body of bytes whole, and is slower with it. */
+const largeBytes = 4 * 1024 * 1024;
+
+const sliceBytes = 512 * 1024;
+
 /** A body, and what its source threw while it was sent. */
 export interface Upload {
   body: Bytes | Blob | ReadableStream<Uint8Array>;
   failure: () => { error: unknown } | undefined;
+  /** Ends an upload whose answer came before its end. */
+  stop: () => void;
 }
 
 /**
@@ -27,11 +34,16 @@ export interface Upload {
  * anything is sent.
  */
 export async function openUpload(where: string, data: unknown): Promise<Upload> {
-  const none = () => undefined;
-  if (typeof data === "string") return { body: encodeUtf8(data), failure: none };
-  if (data instanceof Uint8Array) return { body: data as Bytes, failure: none };
-  if (data instanceof ArrayBuffer) return { body: new Uint8Array(data), failure: none };
-  if (data instanceof Blob) return { body: data, failure: none };
+  const whole = { failure: () => undefined, stop: () => {} };
+  let bytes: Uint8Array | undefined;
+  if (typeof data === "string") bytes = encodeUtf8(data);
+  else if (data instanceof Uint8Array) bytes = data;
+  else if (data instanceof ArrayBuffer) bytes = new Uint8Array(data);
+  if (bytes !== undefined) {
+    if (bytes.length <= largeBytes) return { body: bytes as Bytes, ...whole };
+    return openPieces(where, slices(bytes) as Pieces);
+  }
+  if (data instanceof Blob) return { body: data, ...whole };
   const pieces = iterate(data);
   if (pieces === undefined) {
     throw new TypeError(
@@ -41,35 +53,60 @@ export async function openUpload(where: string, data: unknown): Promise<Upload> 
   return openPieces(where, pieces);
 }
 
+function* slices(bytes: Uint8Array): Generator<Uint8Array, void, undefined> {
+  for (let at = 0; at < bytes.length; at += sliceBytes) yield bytes.subarray(at, at + sliceBytes);
+}
+
 async function openPieces(where: string, pieces: Pieces): Promise<Upload> {
   let failure: { error: unknown } | undefined;
+  let ended = false;
+  let target: ReadableStreamDefaultController<Uint8Array> | undefined;
+  // The source may be in the middle of something and is not waited for.
+  const end = (reason?: unknown) => {
+    if (ended) return;
+    ended = true;
+    void Promise.resolve(pieces.return?.(reason)).catch(() => {});
+  };
   let first: IteratorResult<unknown> | undefined = await pieces.next();
   checkPiece(where, first);
   const body = new ReadableStream<Uint8Array>(
     {
+      start(controller) {
+        target = controller;
+      },
       async pull(controller) {
         try {
           for (;;) {
             const piece = first ?? (await pieces.next());
             first = undefined;
-            if (piece.done) return controller.close();
+            if (ended) return;
+            if (piece.done) {
+              ended = true;
+              controller.close();
+              return;
+            }
             const bytes = checkPiece(where, piece);
             if (bytes.length === 0) continue;
-            return controller.enqueue(bytes);
+            controller.enqueue(bytes);
+            return;
           }
         } catch (error) {
           failure = { error };
           controller.error(error); // breaks the request off: the server drops what it got
-          await pieces.return?.(undefined);
+          end();
         }
       },
-      async cancel(reason) {
-        await pieces.return?.(reason);
-      },
+      cancel: (reason) => end(reason),
     },
     { highWaterMark: 0 },
   );
-  return { body, failure: () => failure };
+  const stop = () => {
+    if (ended) return;
+    // Node's fetch goes on sending after an early answer, also when it is aborted then.
+    target?.error(new Error("the server answered before it had everything"));
+    end();
+  };
+  return { body, failure: () => failure, stop };
 }
 
 interface Pieces {
