@@ -177,8 +177,8 @@ func (l *outlog) size() uint64 {
 func (l *outlog) follow(ch *channel, from uint64, started func(from uint64) error) (guestproto.ProcessExit, error) {
 	l.mu.Lock()
 	l.readers[ch] = struct{}{}
-	pos := min(max(from, l.start), l.end)
-	lost := pos - min(from, pos)
+	pos := max(from, l.start) // beyond the end: what is to come from there on
+	lost := pos - from
 	l.mu.Unlock()
 	defer l.unfollow(ch)
 	if err := started(pos); err != nil {
