@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,7 +92,7 @@ func (d *donor) closeAll() {
 // refuse a file-backed writable layer without a gofer (decision 0001).
 //
 // started is called once the process exists and before it runs.
-func (d *Driver) boot(dir string, spec driver.Spec, oci *specs.Spec, started func(pid int) error) (s *sentry, err error) {
+func (d *Driver) boot(ctx context.Context, dir string, spec driver.Spec, oci *specs.Spec, started func(pid int) error) (s *sentry, err error) {
 	raw, err := json.Marshal(oci)
 	if err != nil {
 		return nil, err
@@ -201,6 +202,9 @@ func (d *Driver) boot(dir string, spec driver.Spec, oci *specs.Spec, started fun
 		}
 	}()
 	don.closeAll()
+	if err := tame(s.pid); err != nil {
+		return s, err
+	}
 	if cgroupFD == nil {
 		if err := d.cgroups.place(spec.ID, s.pid); err != nil {
 			return s, err
@@ -213,7 +217,11 @@ func (d *Driver) boot(dir string, spec driver.Spec, oci *specs.Spec, started fun
 		return s, fmt.Errorf("%w: %w", errBoot, err)
 	}
 	syncR.SetReadDeadline(time.Now().Add(bootTimeout))
+	defer context.AfterFunc(ctx, func() { syncR.SetReadDeadline(time.Unix(1, 0)) })()
 	if n, err := syncR.Read(make([]byte, 1)); n != 1 || err != nil {
+		if ctx.Err() != nil {
+			return s, ctx.Err()
+		}
 		return s, fmt.Errorf("%w: %s", errBoot, lastLines(filepath.Join(dir, sentryLog)))
 	}
 	return s, nil
@@ -233,6 +241,26 @@ func sentryAttr(pidfd *int) *syscall.SysProcAttr {
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: nobody, HostID: nobody, Size: 1}},
 		AmbientCaps: []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_CHROOT, unix.CAP_SETPCAP},
 	}
+}
+
+// sentryOOMScore makes the kernel choose sandboxes, not the daemon, when the host as a
+// whole runs out of memory.
+const sentryOOMScore = "500"
+
+// tame sets what a process inherits from the daemon and should not.
+func tame(pid int) error {
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(sentryOOMScore), 0o600); err != nil {
+		return fmt.Errorf("cannot prepare the sentry: %w", err)
+	}
+	// The sentry locks memory for moments, to fault it in at once; its control
+	// group bounds it. Without CAP_SYS_RESOURCE it does with less.
+	unlimited := &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	_ = unix.Prlimit(pid, unix.RLIMIT_MEMLOCK, unlimited, nil)
+	// A core file would hold the guest's memory.
+	if err := unix.Prlimit(pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil); err != nil {
+		return fmt.Errorf("cannot prepare the sentry: %w", err)
+	}
+	return nil
 }
 
 func (s *sentry) kill() error {

@@ -67,10 +67,14 @@ func (c *cgroups) create(spec driver.Spec) error {
 	limit := hardLimit(spec)
 	quota := int64(size.VCPU) * cpuPeriod
 	period := uint64(cpuPeriod)
-	err = g.Install(&specs.LinuxResources{
+	resources := &specs.LinuxResources{
 		Memory: &specs.LinuxMemory{Limit: &limit},
 		CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},
-	})
+	}
+	err = g.Install(resources)
+	if errors.Is(err, unix.ENOENT) { // another driver's removeParent came in between
+		err = g.Install(resources)
+	}
 	if err != nil {
 		c.remove(id)
 		return fmt.Errorf("cannot make the sandbox's control group: %w", err)
@@ -188,13 +192,25 @@ func (c *cgroups) pids(id string) []int {
 	return pids
 }
 
+// all lists the hierarchies that may have groups of ours.
+func (c *cgroups) all() []string {
+	if c.v2 {
+		return []string{""}
+	}
+	return append([]string{"devices", "net_cls", "net_prio", "hugetlb", "freezer", "perf_event", "systemd", "rdma"}, controllersV1...)
+}
+
+// removeParent removes the parent of all groups if no sandbox is left.
+func (c *cgroups) removeParent() {
+	for _, name := range c.all() {
+		unix.Rmdir(c.dir(name, ""))
+	}
+}
+
 // remove kills what is left in the group and removes it. It is no error if there
 // is none.
 func (c *cgroups) remove(id string) error {
-	controllers := append([]string{"devices", "net_cls", "net_prio", "hugetlb", "freezer", "perf_event", "systemd", "rdma"}, controllersV1...)
-	if c.v2 {
-		controllers = []string{""}
-	}
+	controllers := c.all()
 	deadline := time.Now().Add(5 * time.Second)
 	var last error
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {

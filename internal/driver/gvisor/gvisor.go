@@ -155,7 +155,7 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec, run func(dir strin
 		return nil, err
 	}
 	oci := ociSpec(spec, d.agent, filepath.Join(d.dir, "sandboxes"))
-	s, err := d.boot(dir, spec, oci, func(pid int) error {
+	s, err := d.boot(ctx, dir, spec, oci, func(pid int) error {
 		st.Pid = pid
 		if st.StartTime, err = startTime(pid); err != nil {
 			return err
@@ -210,8 +210,11 @@ func (d *Driver) sandboxDir(id string) string { return filepath.Join(d.dir, "san
 
 // remove takes away what a dead sandbox had. It is no error if nothing is there.
 func (d *Driver) remove(id string) error {
-	err := d.cgroups.remove(id)
-	return errors.Join(err, os.RemoveAll(d.sandboxDir(id)))
+	// The directory goes last: while it is there, a later Recover tries again.
+	if err := d.cgroups.remove(id); err != nil {
+		return err
+	}
+	return os.RemoveAll(d.sandboxDir(id))
 }
 
 // Close lets go of the instances in this process; they go on.
@@ -223,5 +226,6 @@ func (d *Driver) Close() error {
 	for _, i := range instances {
 		i.release()
 	}
+	d.cgroups.removeParent()
 	return nil
 }

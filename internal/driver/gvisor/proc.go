@@ -41,6 +41,13 @@ func hostMemory() (int64, error) {
 	return int64(info.Totalram) * int64(info.Unit), nil
 }
 
+// ended reports whether the process behind a pidfd has ended, reaped or not.
+func ended(pidfd int) bool {
+	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return n > 0 || (err != nil && err != unix.EINTR)
+}
+
 // waitPidfd blocks until the process behind f has ended. It uses the runtime's
 // poller, so that a thousand waits cost no threads.
 func waitPidfd(f *os.File) error {
@@ -48,11 +55,7 @@ func waitPidfd(f *os.File) error {
 	if err != nil {
 		return err
 	}
-	return conn.Read(func(fd uintptr) bool {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(fds, 0)
-		return n > 0 || (err != nil && err != unix.EINTR)
-	})
+	return conn.Read(func(fd uintptr) bool { return ended(int(fd)) })
 }
 
 // reap collects this process's dead child pid and returns how it ended; known is

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/driver"
 )
 
@@ -25,6 +26,10 @@ func (d *Driver) Recover(ctx context.Context) ([]driver.Instance, error) {
 			return found, errors.Join(append(errs, ctx.Err())...)
 		}
 		id := e.Name()
+		if !ringfence.ValidSandboxID(id) {
+			d.log.Warn("leaving alone what is not a sandbox's", "path", filepath.Join(d.dir, "sandboxes", id))
+			continue
+		}
 		i, err := d.recoverOne(id)
 		if err != nil {
 			d.log.Warn("removing what is left of a sandbox", "sandbox", id, "reason", err)
@@ -62,7 +67,7 @@ func (d *Driver) recoverOne(id string) (*instance, error) {
 	}
 	s := &sentry{pid: st.Pid, pidfd: pidfd}
 	switch {
-	case !st.alive(): // the number was given to another process in between
+	case !st.alive(), ended(pidfd): // its number is another's, or a zombie's
 		err = errors.New("its process is gone")
 	case !st.Running:
 		s.kill()

@@ -1,0 +1,251 @@
+package gvisor_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/internal/driver"
+	"ringfence.dev/ringfence/internal/driver/drivertest"
+	"ringfence.dev/ringfence/internal/guestproto"
+)
+
+// sentryOf returns the process of a sandbox.
+func sentryOf(t *testing.T, id string) int {
+	t.Helper()
+	procs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, p := range procs {
+		raw, _ := os.ReadFile(p)
+		args := strings.Split(string(raw), "\x00")
+		if len(args) > 2 && args[len(args)-2] == id {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(p)))
+			return pid
+		}
+	}
+	t.Fatalf("sandbox %s has no process", id)
+	return 0
+}
+
+// TestSentryHasNothing looks at the sentry from the host: who it is, what it may do,
+// what it holds.
+func TestSentryHasNothing(t *testing.T) {
+	t.Setenv("RINGFENCE_TEST_SECRET", "of-the-daemon")
+	secret, err := os.CreateTemp(t.TempDir(), "secret-of-the-daemon")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer secret.Close()
+	dir := t.TempDir()
+	spec := testSpec(t)
+	i, err := open(t, dir).Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer i.Kill(t.Context())
+	c := drivertest.Attach(t, i, spec)
+	pid := sentryOf(t, spec.ID)
+	proc := fmt.Sprintf("/proc/%d/", pid)
+
+	environ, err := os.ReadFile(proc + "environ")
+	if err != nil || len(environ) > 0 {
+		t.Errorf("the sentry's environment is %q, %v; want none", environ, err)
+	}
+	cmdline, _ := os.ReadFile(proc + "cmdline")
+	if strings.Contains(string(cmdline), "of-the-daemon") {
+		t.Errorf("the sentry's arguments hold a secret: %q", cmdline)
+	}
+
+	// Every open file is one that the driver gave, or the sentry's own.
+	sandbox := filepath.Join(dir, "sandboxes", spec.ID)
+	allowed := []string{
+		sandbox + "/disk", sandbox + "/to-guest", sandbox + "/from-guest", sandbox + "/stderr", sandbox + "/sentry.log",
+		spec.ImagePath, filepath.Join(dir, "agents") + "/", "/dev/null", "/memfd:", "anon_inode:", "socket:", "pipe:", "/cpu.",
+	}
+	fds, err := os.ReadDir(proc + "fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		target, err := os.Readlink(proc + "fd/" + fd.Name())
+		if err != nil {
+			continue // closed meanwhile
+		}
+		ok := false
+		for _, a := range allowed {
+			ok = ok || strings.HasPrefix(target, a)
+		}
+		if !ok {
+			t.Errorf("the sentry holds %s -> %s", fd.Name(), target)
+		}
+	}
+
+	status, _ := os.ReadFile(proc + "status")
+	for _, want := range []string{
+		"Uid:\t65534\t65534\t65534\t65534", "Gid:\t65534\t65534\t65534\t65534", "NoNewPrivs:\t1", "Seccomp:\t2",
+		"CapInh:\t0000000000000000", "CapPrm:\t0000000000000000", "CapEff:\t0000000000000000",
+		"CapBnd:\t0000000000000000", "CapAmb:\t0000000000000000",
+	} {
+		if !strings.Contains(string(status), want+"\n") {
+			t.Errorf("the sentry's status lacks %q:\n%s", want, status)
+		}
+	}
+	for _, ns := range []string{"user", "mnt", "pid", "net", "ipc", "uts"} {
+		own, _ := os.Readlink("/proc/self/ns/" + ns)
+		theirs, err := os.Readlink(proc + "ns/" + ns)
+		if err != nil || own == theirs {
+			t.Errorf("the sentry shares the host's %s namespace (%v)", ns, err)
+		}
+	}
+	// Its root is empty but for what gVisor puts there, and cannot be written.
+	root, err := os.ReadDir(proc + "root")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range root {
+		if e.Name() != "etc" && e.Name() != "proc" {
+			t.Errorf("the sentry's root holds %s", e.Name())
+		}
+	}
+	if _, err := os.Stat(proc + "root/proc/self"); err == nil {
+		t.Error("the sentry still has a /proc")
+	}
+	if adj, _ := os.ReadFile(proc + "oom_score_adj"); string(adj) != "500\n" {
+		t.Errorf("the sentry's oom_score_adj is %q", adj)
+	}
+	// Nor is anything of it inside.
+	r := drivertest.Shell(t, c, "cat /proc/*/environ /proc/*/cmdline; env; ls -l /proc/*/fd")
+	if strings.Contains(r.Stdout, "of-the-daemon") || strings.Contains(r.Stdout, dir) {
+		t.Errorf("the guest sees the daemon: %q", r.Stdout)
+	}
+}
+
+// TestSentryKilled: the host's kernel or an operator kills the sentry.
+func TestSentryKilled(t *testing.T) {
+	dir := t.TempDir()
+	spec := testSpec(t)
+	i, err := open(t, dir).Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer i.Kill(t.Context())
+	c := drivertest.Attach(t, i, spec)
+	cmd := drivertest.Start(t, c, guestproto.ProcessStart{Shell: "sleep 1000"})
+	if err := syscall.Kill(sentryOf(t, spec.ID), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-i.Done():
+	case <-time.After(20 * time.Second):
+		t.Fatal("the end of the sentry was not seen")
+	}
+	if e := i.Exit(); e.Reason != ringfence.ReasonCrashed {
+		t.Errorf("the exit is %+v", e)
+	}
+	if _, err := cmd.Finish(t.Context()); err == nil {
+		t.Error("the command ended without an error")
+	}
+	if err := i.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if left := traces(t, dir, spec.ID); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// TestCreateFails: whatever fails, nothing is left.
+func TestCreateFails(t *testing.T) {
+	dir := t.TempDir()
+	d := open(t, dir)
+	junk := filepath.Join(t.TempDir(), "junk")
+	if err := os.WriteFile(junk, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*driver.Spec){
+		"no image":        func(s *driver.Spec) { s.ImagePath = "/none" },
+		"not an image":    func(s *driver.Spec) { s.ImagePath = junk },
+		"relative path":   func(s *driver.Spec) { s.ImagePath = "none" },
+		"too little disk": func(s *driver.Spec) { s.Size.DiskMiB = 0 },
+	} {
+		spec := testSpec(t)
+		change(&spec)
+		i, err := d.Create(t.Context(), spec)
+		if err == nil {
+			i.Kill(t.Context())
+			t.Errorf("%s: it was created", name)
+		}
+		t.Logf("%s: %v", name, err)
+		if left := traces(t, dir, spec.ID); len(left) > 0 {
+			t.Errorf("%s: left %q", name, left)
+		}
+	}
+}
+
+// TestRecoverLeftovers: what a dead daemon left and no sandbox lives in is removed.
+func TestRecoverLeftovers(t *testing.T) {
+	dir := t.TempDir()
+	d := open(t, dir)
+
+	// A sandbox whose sentry died while no daemon was there.
+	dead := testSpec(t)
+	abandon(t, dir, dead)
+	syscall.Kill(sentryOf(t, dead.ID), syscall.SIGKILL)
+	// One that was not started to the end: its record says so, its sentry lives.
+	half := testSpec(t)
+	abandon(t, dir, half)
+	statePath := filepath.Join(dir, "sandboxes", half.ID, "state.json")
+	var state map[string]any
+	raw, err := os.ReadFile(statePath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(raw, &state); err != nil {
+		t.Fatal(err)
+	}
+	state["Running"] = false
+	raw, _ = json.Marshal(state)
+	if err := os.WriteFile(statePath, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// A directory without a record, and a process number that is now another's.
+	empty := testSpec(t)
+	os.Mkdir(filepath.Join(dir, "sandboxes", empty.ID), 0o700)
+	reused := testSpec(t)
+	os.Mkdir(filepath.Join(dir, "sandboxes", reused.ID), 0o700)
+	state["Pid"], state["Running"], state["Spec"] = os.Getpid(), true, reused
+	raw, _ = json.Marshal(state)
+	if err := os.WriteFile(filepath.Join(dir, "sandboxes", reused.ID, "state.json"), raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Something of somebody else.
+	other := filepath.Join(dir, "sandboxes", "not a sandbox")
+	os.Mkdir(other, 0o700)
+	// One that is well.
+	good := testSpec(t)
+	abandon(t, dir, good)
+
+	found, err := d.Recover(t.Context())
+	if err != nil {
+		t.Error(err)
+	}
+	if len(found) != 1 || found[0].ID() != good.ID {
+		t.Errorf("found %d sandboxes", len(found))
+	}
+	for _, i := range found {
+		defer i.Kill(t.Context())
+	}
+	for name, spec := range map[string]driver.Spec{"dead": dead, "half": half, "empty": empty, "reused": reused} {
+		if left := traces(t, dir, spec.ID); len(left) > 0 {
+			t.Errorf("%s: left %q", name, left)
+		}
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Errorf("what was not ours is gone: %v", err)
+	}
+}
