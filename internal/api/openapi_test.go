@@ -1,0 +1,316 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"go.yaml.in/yaml/v3"
+
+	"ringfence.dev/ringfence"
+	spec "ringfence.dev/ringfence/api"
+	"ringfence.dev/ringfence/internal/api"
+)
+
+type object = map[string]any
+
+// document is the contract, as JSON has it.
+func document(t *testing.T) object {
+	t.Helper()
+	var tree any
+	if err := yaml.Unmarshal(spec.OpenAPI, &tree); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := json.Marshal(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc object
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+// resolve follows references.
+func resolve(doc object, v any) object {
+	o, _ := v.(object)
+	ref, ok := o["$ref"].(string)
+	if !ok {
+		return o
+	}
+	var at any = doc
+	for part := range strings.SplitSeq(strings.TrimPrefix(ref, "#/"), "/") {
+		at = at.(object)[part]
+	}
+	return resolve(doc, at)
+}
+
+// operations returns each operation by "METHOD /path", with the parameters of its
+// path among its own.
+func operations(t *testing.T, doc object) map[string]object {
+	t.Helper()
+	all := map[string]object{}
+	for path, v := range doc["paths"].(object) {
+		item := v.(object)
+		shared, _ := item["parameters"].([]any)
+		for method, op := range item {
+			if method == "parameters" {
+				continue
+			}
+			o := op.(object)
+			own, _ := o["parameters"].([]any)
+			o["parameters"] = slices.Concat(shared, own)
+			all[strings.ToUpper(method)+" "+path] = o
+		}
+	}
+	return all
+}
+
+// The contract and the route table say the same: paths, access and query parameters.
+func TestContractAndRoutes(t *testing.T) {
+	doc := document(t)
+	ops := operations(t, doc)
+	for _, rt := range api.Routes {
+		name := rt.Method + " " + strings.ReplaceAll(rt.Pattern, "...}", "}")
+		op, ok := ops[name]
+		if !ok {
+			t.Errorf("%s is served and not described", name)
+			continue
+		}
+		delete(ops, name)
+		var access api.Access
+		switch security, own := op["security"].([]any); {
+		case !own:
+			access = api.ControlPlane
+		case len(security) == 0:
+			access = api.Open
+		default:
+			access = api.DataPlane
+		}
+		if access != rt.Access {
+			t.Errorf("%s is described as %s and served as %s", name, access, rt.Access)
+		}
+		var query []string
+		for _, p := range op["parameters"].([]any) {
+			if param := resolve(doc, p); param["in"] == "query" {
+				query = append(query, strings.Replace(param["name"].(string), ".KEY", ".", 1))
+			}
+		}
+		if want := slices.Sorted(slices.Values(rt.Query)); !slices.Equal(slices.Sorted(slices.Values(query)), want) {
+			t.Errorf("%s is described with the query parameters %v and takes %v", name, query, want)
+		}
+		if _, ok := op["responses"].(object)["default"]; !ok {
+			t.Errorf("%s does not say what its errors look like", name)
+		}
+	}
+	delete(ops, "HEAD /v1/sandboxes/{id}/files") // net/http serves HEAD where it serves GET
+	for name := range ops {
+		t.Errorf("%s is described and not served", name)
+	}
+}
+
+func TestContractAndErrors(t *testing.T) {
+	doc := document(t)
+	var described []string
+	schema := resolve(doc, object{"$ref": "#/components/schemas/Error"})
+	for _, code := range schema["properties"].(object)["error"].(object)["properties"].(object)["code"].(object)["enum"].([]any) {
+		described = append(described, code.(string))
+	}
+	var codes []string
+	for _, row := range ringfence.ErrorTable {
+		codes = append(codes, string(row.Code))
+	}
+	if !slices.Equal(slices.Sorted(slices.Values(described)), slices.Sorted(slices.Values(codes))) {
+		t.Errorf("the contract has the codes %v, the error table %v", described, codes)
+	}
+}
+
+// compiler compiles schemas out of the document.
+func compiler(t *testing.T, doc object) func(pointer string) *jsonschema.Schema {
+	t.Helper()
+	c := jsonschema.NewCompiler()
+	c.DefaultDraft(jsonschema.Draft2020)
+	if err := c.AddResource("mem:///openapi.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	return func(pointer string) *jsonschema.Schema {
+		schema, err := c.Compile("mem:///openapi.json#" + pointer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return schema
+	}
+}
+
+func pointer(parts ...string) string {
+	var b strings.Builder
+	for _, p := range parts {
+		b.WriteString("/" + strings.NewReplacer("~", "~0", "/", "~1", "{", "%7B", "}", "%7D").Replace(p))
+	}
+	return b.String()
+}
+
+// contentOf returns where the schema of an answer is.
+func contentOf(doc object, path, method, status string) (where string, content object) {
+	responses := doc["paths"].(object)[path].(object)[strings.ToLower(method)].(object)["responses"].(object)
+	if _, ok := responses[status]; !ok {
+		status = "default"
+	}
+	response := responses[status].(object)
+	where = pointer("paths", path, strings.ToLower(method), "responses", status)
+	if ref, ok := response["$ref"].(string); ok {
+		where = strings.TrimPrefix(ref, "#")
+	}
+	content, _ = resolve(doc, response)["content"].(object)
+	return where, content
+}
+
+func TestExamples(t *testing.T) {
+	doc := document(t)
+	compile := compiler(t, doc)
+	checked := 0
+	var walk func(at string, v any)
+	walk = func(at string, v any) {
+		switch v := v.(type) {
+		case object:
+			examples := []any{}
+			if e, ok := v["example"]; ok {
+				examples = append(examples, e)
+			}
+			if all, ok := v["examples"].(object); ok {
+				for _, e := range all {
+					examples = append(examples, e.(object)["value"])
+				}
+			}
+			if _, ok := v["schema"]; ok && !strings.HasSuffix(at, "event-stream") {
+				for _, e := range examples {
+					checked++
+					if err := compile(at + "/schema").Validate(e); err != nil {
+						t.Errorf("the example at %s: %v", at, err)
+					}
+				}
+			}
+			for key, inner := range v {
+				if key != "example" && key != "examples" {
+					walk(at+pointer(key), inner)
+				}
+			}
+		case []any:
+			for i, inner := range v {
+				walk(fmt.Sprintf("%s/%d", at, i), inner)
+			}
+		}
+	}
+	walk("/paths", doc["paths"])
+	walk("/components", doc["components"])
+	if checked < 25 {
+		t.Errorf("only %d examples were found", checked)
+	}
+}
+
+// What the server really answers is what the contract says.
+func TestAnswersFitTheContract(t *testing.T) {
+	w := newWorld(t)
+	doc := document(t)
+	compile := compiler(t, doc)
+	described := operations(t, document(t))
+	answered := map[string]bool{}
+	check := func(method, path, at, body string, want int, headers ...string) reply {
+		t.Helper()
+		r := w.send(method, at, body, headers...)
+		if r.StatusCode != want {
+			t.Errorf("%s %s: %d %s, want %d", method, at, r.StatusCode, r.body, want)
+			return r
+		}
+		if want < 300 {
+			answered[method+" "+path] = true
+		}
+		where, content := contentOf(doc, path, method, fmt.Sprint(r.StatusCode))
+		kind := r.Header.Get("Content-Type")
+		if len(content) == 0 || method == "HEAD" {
+			if len(r.body) > 0 {
+				t.Errorf("%s %s has a body that is not described: %s", method, at, r.body)
+			}
+			return r
+		}
+		if _, ok := content[kind]; !ok {
+			t.Errorf("%s %s answers with %s, which is not described", method, at, kind)
+			return r
+		}
+		if kind != "application/json" {
+			return r
+		}
+		answer, err := jsonschema.UnmarshalJSON(strings.NewReader(string(r.body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := compile(where + pointer("content", kind, "schema")).Validate(answer); err != nil {
+			t.Errorf("%s %s: %v\n%s", method, at, err, r.body)
+		}
+		return r
+	}
+	const sandboxes, one = "/v1/sandboxes", "/v1/sandboxes/{id}"
+	check("GET", "/health", "/health", "", 200)
+	check("GET", "/v1/openapi.yaml", "/v1/openapi.yaml", "", 200)
+	sb := check("POST", sandboxes, sandboxes, `{"name":"n","env":{"A":"b"},"metadata":{"k":"v"},"user":"root","timeout_seconds":3600.5,"network":{"deny_out":["0.0.0.0/0"]}}`, 201).json(t)
+	id := sb["id"].(string)
+	at := func(suffix string) string { return sandboxes + "/" + id + suffix }
+	check("POST", sandboxes, sandboxes, "", 201)
+	check("POST", sandboxes, sandboxes, `{"vcpu":99}`, 400)
+	check("POST", sandboxes, sandboxes, `{"template":"x"}`, 404)
+	check("GET", sandboxes, sandboxes+"?metadata.k=v&limit=1", "", 200)
+	check("GET", sandboxes, sandboxes+"?limit=1", "", 200)
+	check("GET", one, at(""), "", 200)
+	check("GET", one, sandboxes+"/none", "", 404)
+	check("GET", one, at(""), "", 401, "Authorization", "-")
+	check("GET", one, at(""), "", 403, "Authorization", "Bearer "+sb["access_token"].(string))
+	check("GET", "/v1/templates", "/v1/templates", "", 200)
+	check("GET", "/v1/templates/{name}", "/v1/templates/base", "", 200)
+	check("GET", "/v1/templates/{name}", "/v1/templates/none", "", 404)
+	key := check("POST", "/v1/keys", "/v1/keys", `{"name":"k"}`, 201).json(t)
+	check("GET", "/v1/keys", "/v1/keys", "", 200)
+	check("DELETE", "/v1/keys/{key}", "/v1/keys/"+key["id"].(string), "", 204)
+	check("DELETE", "/v1/keys/{key}", "/v1/keys/none", "", 404)
+
+	commands := one + "/commands"
+	check("POST", commands, at("/commands"), `{"command":"echo out; echo err >&2; exit 3"}`, 200)
+	check("POST", commands, at("/commands"), `{"command":"sleep 60","timeout_seconds":0.1}`, 200)
+	check("POST", commands, at("/commands"), `{"command":"fake-bytes 100; fake-bytes 100 >&2","output_limit_bytes":50}`, 200)
+	check("POST", commands, at("/commands"), `{"command":"true"}`, 200, "Accept", "text/event-stream")
+	check("POST", commands, at("/commands"), `{"command":"true"}`, 200, "Accept", "application/vnd.ringfence.stream")
+	check("POST", commands, at("/commands"), `{"command":"true","cwd":"/none"}`, 400)
+	check("POST", commands, at("/commands"), `{"command":"`+strings.Repeat("x", 1<<20)+`"}`, 413)
+
+	files := one + "/files"
+	check("PUT", files, at("/files?path=/d/f&mode=0600"), "0123", 200)
+	check("GET", files, at("/files?path=/d/f"), "", 200)
+	check("HEAD", files, at("/files?path=/d/f"), "", 200)
+	check("GET", files, at("/files?path=/d/f"), "", 206, "Range", "bytes=1-2")
+	check("GET", files, at("/files?path=/d/f"), "", 416, "Range", "bytes=9-")
+	check("GET", files, at("/files?path=/d"), "", 409)
+	check("GET", files, at("/files?path=/none"), "", 404)
+	check("GET", files+"/stat", at("/files/stat?path=/d/f"), "", 200)
+	check("GET", files+"/list", at("/files/list?path=/&depth=3"), "", 200)
+	check("POST", files+"/mkdir", at("/files/mkdir"), `{"path":"/e"}`, 200)
+	check("POST", files+"/rename", at("/files/rename"), `{"from":"/d/f","to":"/e/f"}`, 200)
+	check("PUT", files, at("/files?path_base64=L2Uv/w=="), "x", 200)
+	check("GET", files+"/list", at("/files/list?path=/e"), "", 200)
+	check("DELETE", files, at("/files?path=/e&recursive=true"), "", 204)
+	check("DELETE", one, at(""), "", 204)
+	check("GET", one, at(""), "", 200)
+	check("POST", commands, at("/commands"), `{"command":"true"}`, 410)
+	w.host.set(1)
+	check("POST", sandboxes, sandboxes, "", 429)
+	for name := range described {
+		if !answered[name] {
+			t.Errorf("%s was never seen to succeed", name)
+		}
+	}
+	if len(described) < 20 {
+		t.Errorf("only %d operations", len(described))
+	}
+}
