@@ -1,0 +1,135 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/internal/driver/fake"
+	"ringfence.dev/ringfence/internal/engine"
+)
+
+func TestDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t)
+		d := m.start(fake.Options{})
+		sb := m.create(d, engine.CreateRequest{})
+		out := newOutput()
+		began := time.Now()
+		exit, err := d.Run(t.Context(), project, sb.ID, ringfence.Command{Shell: "echo partial; sleep 600", Timeout: 20 * time.Second}, out)
+		if err != nil || exit.ExitCode != 124 || exit.Reason != ringfence.CommandDeadline || out.stdout() != "partial\n" {
+			t.Errorf("%+v %q %v", exit, out.stdout(), err)
+		}
+		if took := time.Since(began); took < 20*time.Second || took > 21*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		m.mustAnswer(d, sb.ID)
+	})
+}
+
+// A reader that takes its time is waited for, and the deadline holds all the same.
+func TestDeadlineWithSlowReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t)
+		d := m.start(fake.Options{})
+		sb := m.create(d, engine.CreateRequest{})
+		out := newOutput()
+		out.block = make(chan struct{})
+		time.AfterFunc(5*time.Minute, func() { close(out.block) })
+		exit, err := d.Run(t.Context(), project, sb.ID, ringfence.Command{Shell: "echo one; sleep 600", Timeout: 20 * time.Second}, out)
+		if err != nil || exit.ExitCode != 124 || out.stdout() != "one\n" {
+			t.Errorf("%+v %q %v", exit, out.stdout(), err)
+		}
+	})
+}
+
+func TestCallerGone(t *testing.T) {
+	m := newMachine(t)
+	d := m.start(fake.Options{})
+	sb := m.create(d, engine.CreateRequest{})
+	ctx, cancel := context.WithCancel(t.Context())
+	out := newOutput()
+	go func() {
+		<-out.started
+		cancel()
+	}()
+	_, err := d.Run(ctx, project, sb.ID, ringfence.Command{Shell: "sleep 1; echo alive >/mark"}, out)
+	if ringfence.CodeOf(err) != ringfence.CodeCanceled {
+		t.Errorf("got %v", err)
+	}
+	time.Sleep(1500 * time.Millisecond)
+	if out, _, _ := shell(d, sb.ID, "cat /mark"); out != "" {
+		t.Error("the command went on")
+	}
+}
+
+func TestSinkFails(t *testing.T) {
+	m := newMachine(t)
+	d := m.start(fake.Options{})
+	sb := m.create(d, engine.CreateRequest{})
+	out := newOutput()
+	out.fail = errors.New("the reader is gone")
+	_, err := d.Run(t.Context(), project, sb.ID, ringfence.Command{Shell: "echo x; sleep 1; echo alive >/mark"}, out)
+	if !errors.Is(err, out.fail) {
+		t.Errorf("got %v", err)
+	}
+	time.Sleep(1500 * time.Millisecond)
+	if out, _, _ := shell(d, sb.ID, "cat /mark"); out != "" {
+		t.Error("the command went on")
+	}
+}
+
+// An agent that hangs is noticed while somebody waits for it; when it stays silent,
+// the sandbox has failed, and whoever waits is told so.
+func TestAgentLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t)
+		d := m.start(fake.Options{})
+		sb := m.create(d, engine.CreateRequest{})
+		began := time.Now()
+		_, _, err := shell(d, sb.ID, "fake-hang; sleep 3600")
+		if code := ringfence.CodeOf(err); code != ringfence.CodeSandboxEnded && code != ringfence.CodeUnavailable {
+			t.Errorf("a command that waits: %v", err)
+		}
+		time.Sleep(2 * time.Minute)
+		m.mustEnd(d, sb.ID, ringfence.StateFailed, ringfence.ReasonAgentLost)
+		if time.Since(began) > 5*time.Minute {
+			t.Errorf("it took %v", time.Since(began))
+		}
+		got, err := d.Get(t.Context(), project, sb.ID)
+		if err != nil || !strings.Contains(got.Detail, "second way") {
+			t.Errorf("the detail does not say what the second way showed: %+v %v", got, err)
+		}
+		if m.onHost() != 0 {
+			t.Error("it is on the host")
+		}
+	})
+}
+
+// A command of a daemon that died has no one who waits for it, or keeps its deadline.
+func TestAbandonedCommand(t *testing.T) {
+	m := newMachine(t)
+	d := m.start(fake.Options{})
+	sb := m.create(d, engine.CreateRequest{})
+	out := newOutput()
+	result := make(chan error, 1)
+	go func() {
+		_, err := d.Run(context.Background(), project, sb.ID, ringfence.Command{Shell: "sleep 2; echo alive >/mark"}, out)
+		result <- err
+	}()
+	<-out.started
+	m.stop(d)
+	if err := <-result; ringfence.CodeOf(err) != ringfence.CodeUnavailable {
+		t.Errorf("the caller of the first daemon gets %v", err)
+	}
+	d = m.start(fake.Options{})
+	m.mustAnswer(d, sb.ID)
+	time.Sleep(2500 * time.Millisecond)
+	if out, _, _ := shell(d, sb.ID, "cat /mark"); out != "" {
+		t.Error("the command went on")
+	}
+}
