@@ -170,6 +170,7 @@ func (d *Driver) boot(ctx context.Context, dir string, spec driver.Spec, oci *sp
 	cmd.Args = append(cmd.Args, don.args[:logArgs]...)
 	cmd.Args = append(cmd.Args,
 		fmt.Sprintf("--gofer-mount-confs=erofs:anon:size=%dm,erofs:none", spec.Size.DiskMiB),
+		"--product-name=Ringfence", // not the host's
 		// Fewer than 2 can make programs leave out locks that they need, since
 		// the sentry's threads run in parallel all the same; the quota holds.
 		"--cpu-num="+strconv.Itoa(max(spec.Size.VCPU, 2)),

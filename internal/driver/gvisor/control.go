@@ -11,6 +11,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/control"
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
+	"gvisor.dev/gvisor/runsc/specutils"
 )
 
 // controlSocket is the sentry's control socket in a sandbox's directory.
@@ -63,17 +64,23 @@ func setNetwork(ctx context.Context, dir string, restore bool) error {
 	return call(ctx, dir, boot.ContMgrSetNetworkArgs, args, nil)
 }
 
-// execute starts a process inside and returns its number there.
+// execute starts a process inside, with the rights of PID 1, and returns its number there.
 func execute(ctx context.Context, dir, id string, argv, env []string, files map[int]*os.File) (int32, error) {
+	// Without a list it would get every capability there is.
+	caps, err := specutils.Capabilities(false, capabilitySets())
+	if err != nil {
+		return 0, err
+	}
 	args := &control.ExecArgs{
 		Argv:             argv,
+		Capabilities:     caps,
 		Envv:             env,
 		WorkingDirectory: "/",
 		ContainerID:      id,
 		FilePayload:      control.NewFilePayload(files, nil),
 	}
 	var pid int32
-	err := call(ctx, dir, boot.ContMgrExecuteAsync, args, &pid)
+	err = call(ctx, dir, boot.ContMgrExecuteAsync, args, &pid)
 	return pid, err
 }
 

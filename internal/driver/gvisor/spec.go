@@ -30,22 +30,24 @@ var agentCapabilities = []string{
 	"CAP_SYS_NICE", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE",
 }
 
+func capabilitySets() *specs.LinuxCapabilities {
+	caps := agentCapabilities
+	return &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps}
+}
+
 // ociSpec describes the sandbox to the sentry. Everything in it but the hostname
 // and the memory is frozen in a snapshot, so it depends on the driver's spec and
 // on nothing of this host.
 func ociSpec(s driver.Spec, agentImage, emptyDir string) *specs.Spec {
-	caps := agentCapabilities
 	return &specs.Spec{
 		Version:  "1.1.0",
 		Hostname: s.Hostname,
 		Root:     &specs.Root{Path: emptyDir},
 		Process: &specs.Process{
-			Args: []string{agentMount + "/" + agentName},
-			Env:  []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"},
-			Cwd:  "/",
-			Capabilities: &specs.LinuxCapabilities{
-				Bounding: caps, Effective: caps, Permitted: caps,
-			},
+			Args:         []string{agentMount + "/" + agentName},
+			Env:          []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"},
+			Cwd:          "/",
+			Capabilities: capabilitySets(),
 			Rlimits: []specs.POSIXRlimit{
 				{Type: "RLIMIT_NOFILE", Soft: 65536, Hard: 1048576},
 				{Type: "RLIMIT_CORE", Soft: 0, Hard: 0},
