@@ -2,13 +2,12 @@
 // Usage: node scripts/build.mjs [tsconfig.json]
 import { spawnSync } from "node:child_process";
 import { rmSync } from "node:fs";
-import { createRequire } from "node:module";
 import { fileURLToPath } from "node:url";
 
 const root = fileURLToPath(new URL("..", import.meta.url));
 const config = process.argv[2] ?? "tsconfig.json";
 rmSync(`${root}${config === "tsconfig.json" ? "dist" : "build"}`, { recursive: true, force: true });
 
-const tsc = createRequire(import.meta.url).resolve("typescript/bin/tsc");
+const tsc = `${root}node_modules/typescript/bin/tsc`;
 const done = spawnSync(process.execPath, [tsc, "-p", config], { cwd: root, stdio: "inherit" });
 process.exit(done.status ?? 1);
