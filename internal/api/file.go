@@ -45,28 +45,28 @@ func fileWire(i ringfence.FileInfo) fileBody {
 
 // fileRef reads which file the query names.
 func (c *call) fileRef() (engine.FileRef, error) {
-	f := engine.FileRef{Project: c.who.Project, Sandbox: c.r.PathValue("id"), User: c.query.Get("user")}
-	var err error
-	f.Path, err = pathOf("path", c.query.Get("path"), c.query.Get("path_base64"))
-	return f, err
+	path, err := pathOf("path", c.query.Get("path"), c.query.Get("path_base64"))
+	return c.file(path, c.query.Get("user")), err
 }
 
-// pathOf returns the path that a request gives as text, or in base64 when it is not UTF-8.
+// file names a file of the sandbox in the request's path.
+func (c *call) file(path, user string) engine.FileRef {
+	return engine.FileRef{Project: c.who.Project, Sandbox: c.r.PathValue("id"), Path: path, User: user}
+}
+
+// pathOf returns the bytes of a path that is given as text, or in base64 when it is none.
 func pathOf(field, text, encoded string) (string, error) {
-	if encoded == "" {
-		if !utf8.ValidString(text) {
-			return "", invalid(field, "%s is not UTF-8", field).WithHint("give the bytes in %s_base64", field)
-		}
+	switch {
+	case encoded == "" && !utf8.ValidString(text):
+		return "", invalid(field, "%s is not UTF-8", field).WithHint("give the bytes in %s_base64", field)
+	case encoded == "":
 		return text, nil
-	}
-	if text != "" {
-		return "", invalid(field+"_base64", "exactly one of %[1]s and %[1]s_base64 is needed", field)
+	case text != "":
+		return "", invalid(field+"_base64", "exactly one of %s and %s_base64 is needed", field, field)
 	}
 	raw, err := base64.StdEncoding.DecodeString(encoded)
 	if err != nil {
-		if raw, err = base64.RawURLEncoding.DecodeString(strings.TrimRight(encoded, "=")); err != nil {
-			return "", invalid(field+"_base64", "%s_base64 is not base64", field)
-		}
+		return "", invalid(field+"_base64", "%s_base64 is not base64", field)
 	}
 	return string(raw), nil
 }
@@ -128,7 +128,7 @@ func (c *call) makeDir() error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	name, err := pathOf("path", in.Path, in.PathBase64)
+	path, err := pathOf("path", in.Path, in.PathBase64)
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (c *call) makeDir() error {
 	if err != nil {
 		return err
 	}
-	info, err := c.Engine.Mkdir(c.r.Context(), engine.FileRef{Project: c.who.Project, Sandbox: c.r.PathValue("id"), Path: name, User: in.User}, in.Owner, bits)
+	info, err := c.Engine.Mkdir(c.r.Context(), c.file(path, in.User), in.Owner, bits)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (c *call) renameFile() error {
 	if err != nil {
 		return err
 	}
-	info, err := c.Engine.Rename(c.r.Context(), engine.FileRef{Project: c.who.Project, Sandbox: c.r.PathValue("id"), Path: from, User: in.User}, to)
+	info, err := c.Engine.Rename(c.r.Context(), c.file(from, in.User), to)
 	var e *ringfence.Error
 	if errors.As(err, &e) && e.Field == "path" {
 		e.Field, e.Message = "from", strings.Replace(e.Message, "path is", "from is", 1)

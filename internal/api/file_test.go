@@ -72,6 +72,14 @@ func TestFileNameOfBytes(t *testing.T) {
 	if r := w.send("GET", at, ""); string(r.body) != "x" {
 		t.Errorf("%d %s", r.StatusCode, r.body)
 	}
+	other := base64.StdEncoding.EncodeToString([]byte("/raw/\xfd"))
+	if r := w.send("POST", "/v1/sandboxes/"+id+"/files/rename", `{"from_base64":"`+encoded+`","to_base64":"`+other+`"}`); r.StatusCode != 200 || r.json(t)["path_base64"] != other {
+		t.Errorf("%d %s", r.StatusCode, r.body)
+	}
+	if r := w.send("POST", "/v1/sandboxes/"+id+"/files/mkdir", `{"path_base64":"`+encoded+`"}`); r.StatusCode != 200 || r.json(t)["type"] != "directory" {
+		t.Errorf("%d %s", r.StatusCode, r.body)
+	}
+	w.refused(w.send("POST", "/v1/sandboxes/"+id+"/files/mkdir", `{"path":"/a","path_base64":"`+encoded+`"}`), 400, ringfence.CodeInvalidArgument, "path_base64")
 	w.refused(w.send("GET", "/v1/sandboxes/"+id+"/files?path=%2Fraw%2F%ff%fe", ""), 400, ringfence.CodeInvalidArgument, "path")
 }
 

@@ -213,7 +213,7 @@ func TestRestart(t *testing.T) {
 	began := time.Now()
 	d = m.start(fake.Options{})
 	m.mustAnswer(d, runs.ID)
-	if time.Since(began) > time.Second {
+	if time.Since(began) > 10*time.Second { // test/faults holds the real one to a second
 		t.Errorf("it answered after %v", time.Since(began))
 	}
 	m.mustEnd(d, dies.ID, ringfence.StateFailed, ringfence.ReasonCrashed)
