@@ -74,3 +74,21 @@ func RequireTemplate(t testing.TB, name string) ringfence.Template {
 		ImagePath: filepath.Join(TemplateDir(), "images", record.Image+".erofs"),
 	}
 }
+
+// RequireBinary returns the path of the program that `make build` leaves, which the
+// test must not build itself: it is what is shipped that is tested.
+func RequireBinary(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		path := filepath.Join(dir, "bin", "ringfence")
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	missing(t, "bin/ringfence: run `make build`")
+	return ""
+}
