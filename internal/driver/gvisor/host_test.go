@@ -1,6 +1,7 @@
 package gvisor_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -248,4 +249,49 @@ func TestRecoverLeftovers(t *testing.T) {
 	if _, err := os.Stat(other); err != nil {
 		t.Errorf("what was not ours is gone: %v", err)
 	}
+}
+
+// TestHostDiskFull: the host's file system fills before the sandbox's disk does. The
+// writer is told, or its sandbox ends; another sandbox and the driver go on.
+func TestHostDiskFull(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mount("ringfence-test", dir, "tmpfs", 0, "size=96m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	d := open(t, dir)
+	full, other := testSpec(t), testSpec(t)
+	i, err := d.Create(t.Context(), full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer i.Kill(context.Background())
+	neighbour, err := d.Create(t.Context(), other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer neighbour.Kill(context.Background())
+	c, nc := drivertest.Attach(t, i, full), drivertest.Attach(t, neighbour, other)
+	r, err := drivertest.Start(t, c, guestproto.ProcessStart{Shell: "dd if=/dev/zero of=/root/big bs=1M count=300"}).Finish(t.Context())
+	t.Logf("the writer: %+v %v; sandbox %+v", r, err, i.Exit())
+	if err == nil && r.Exit.ExitCode == 0 {
+		t.Error("300 MiB fit on a host file system of 96 MiB")
+	}
+	if r := drivertest.Shell(t, nc, "echo untouched"); r.Stdout != "untouched\n" {
+		t.Errorf("the neighbour: %+v", r)
+	}
+	if err := i.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+	third := testSpec(t)
+	again, err := d.Create(t.Context(), third)
+	if err != nil {
+		t.Fatalf("after the full sandbox is gone: %v", err)
+	}
+	defer again.Kill(context.Background())
+	drivertest.Attach(t, again, third)
 }
