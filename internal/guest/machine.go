@@ -99,7 +99,7 @@ func addHost(name string) error {
 }
 
 func stats(a *agent, _ *channel, _ struct{}) (any, error) {
-	total, free := memory()
+	total, free := a.memory()
 	s := guestproto.Stats{Processes: a.groups.threads(), MemTotalBytes: total, MemFreeBytes: free}
 	if !a.groups.enabled {
 		for _, p := range a.procs.all() {

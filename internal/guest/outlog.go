@@ -9,7 +9,8 @@ import (
 const (
 	// logLimit is how much of its output a process's log keeps, in bytes.
 	logLimit = 8 << 20
-	// logTotal bounds all logs together; where many processes are noisy, each keeps less.
+	// logTotal bounds all logs together, as does a sixteenth of the sandbox's memory;
+	// where many processes are noisy, each keeps less.
 	logTotal = 64 << 20
 	// logMin is what a log keeps whatever the others do.
 	logMin = 256 << 10

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"runtime/debug"
 	"sort"
 	"strings"
 	"sync"
@@ -192,6 +193,7 @@ func (t *processTable) sweep() {
 		for _, p := range old {
 			p.log.setLimit(0)
 		}
+		debug.FreeOSMemory() // what was needed for much output is the commands' again
 		if !again {
 			return
 		}
@@ -211,6 +213,10 @@ func (p *process) hasEnded() bool {
 // first, then everyone keeps less.
 func (t *processTable) share() {
 	list := t.all()
+	budget := uint64(logTotal)
+	if m := t.agent.currentIdentity().MemoryBytes; m > 0 {
+		budget = min(budget, uint64(m)/16)
+	}
 	var total uint64
 	finished, live := 0, 0
 	for _, p := range list {
@@ -222,7 +228,7 @@ func (t *processTable) share() {
 		}
 	}
 	for _, p := range list {
-		if !p.hasEnded() || total <= logTotal/2 && finished <= maxFinished {
+		if !p.hasEnded() || total <= budget/2 && finished <= maxFinished {
 			continue
 		}
 		total -= p.log.size()
@@ -236,7 +242,7 @@ func (t *processTable) share() {
 	}
 	limit := uint64(logLimit)
 	if live > 0 {
-		limit = max(logMin, min(logLimit, logTotal/uint64(live)))
+		limit = max(logMin, min(logLimit, budget/uint64(live)))
 	}
 	for _, p := range list {
 		if !p.hasEnded() {
