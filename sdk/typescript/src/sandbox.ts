@@ -2,7 +2,7 @@ import { Client } from "./client.js";
 import { Commands } from "./commands.js";
 import { type ConnectionOptions, checkCredential, connectionOptions, resolveConnection } from "./config.js";
 import { asyncDispose } from "./dispose.js";
-import { AuthenticationError, NotFoundError } from "./errors.js";
+import { AuthenticationError, NotFoundError, SandboxEndedError } from "./errors.js";
 import { Files } from "./files.js";
 import {
   checkOptions,
@@ -215,6 +215,7 @@ export class Sandbox implements AsyncDisposable {
    * nothing is sent.
    *
    * @throws {@link NotFoundError} when there is no such sandbox
+   * @throws {@link SandboxEndedError} when it has ended
    */
   static async connect(id: string, options?: ConnectOptions): Promise<Sandbox> {
     const where = "Sandbox.connect";
@@ -235,7 +236,13 @@ export class Sandbox implements AsyncDisposable {
     }
     const connection = resolveConnection(where, given);
     const client = new Client(connection, connection.apiKey);
-    const { name } = await getInfo(client, id, connection.signal);
+    const { name, endedAt, detail, reason, state } = await getInfo(client, id, connection.signal);
+    if (endedAt !== null) {
+      throw new SandboxEndedError(`sandbox ${id} has ended: ${detail ?? reason ?? state}`, {
+        code: "sandbox_ended",
+        hint: "create another one",
+      });
+    }
     return new Sandbox(internal, { id, name, control: client, data: client, accessToken: undefined });
   }
 

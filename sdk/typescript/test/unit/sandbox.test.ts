@@ -412,6 +412,7 @@ describe("a sandbox's life", () => {
     await Sandbox.kill(sandbox.id, options());
     assert.equal((await sandbox.getInfo()).reason, "killed");
     await assert.rejects(sandbox.commands.run("true"), SandboxEndedError);
+    await assert.rejects(Sandbox.connect(sandbox.id, options()), SandboxEndedError);
   });
 
   test("ids that would change the path are refused", async () => {
