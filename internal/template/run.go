@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -12,8 +13,8 @@ import (
 )
 
 // toolPath is where the host's tools are looked for. It is not the caller's PATH,
-// which may name directories that others can write.
-const toolPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+// which may name directories that others can write. Only a test changes it.
+var toolPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // StepError says that a program of the build failed.
 type StepError struct {
@@ -131,10 +132,13 @@ func (w *lineWriter) tail() string {
 	return strings.Join(w.last, "\n")
 }
 
+// escapes are a terminal's control sequences.
+var escapes = regexp.MustCompile(`\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?)`)
+
 // clean takes out what could steer a terminal: what a step prints may come from
 // the packages that it installs.
 func clean(s string) string {
-	s = strings.ToValidUTF8(s, "?")
+	s = escapes.ReplaceAllString(strings.ToValidUTF8(s, "?"), "")
 	return strings.TrimRight(strings.Map(func(r rune) rune {
 		switch {
 		case r == '\t':

@@ -113,7 +113,7 @@ func (t *tree) debootstrap(ctx context.Context, line func(string)) error {
 	// mmdebstrap writes Debian's own source lines, as they will be in the image. While
 	// it works the host's take their place, if the host has some.
 	saved, ours := filepath.Join(t.dir, "sources.saved"), filepath.Join(t.dir, "sources.ours")
-	args := []string{"mmdebstrap", "--mode=root", "--variant=apt", "--format=directory", "--keyring=" + keys,
+	args := []string{"mmdebstrap", "--verbose", "--mode=root", "--variant=apt", "--format=directory", "--keyring=" + keys,
 		"--dpkgopt=force-unsafe-io", `--aptopt=Acquire::Languages "none"`, `--aptopt=APT::Install-Recommends "false"`}
 	for _, o := range t.clients.apt {
 		args = append(args, "--aptopt="+strings.TrimSuffix(o, ";"))

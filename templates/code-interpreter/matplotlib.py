@@ -1,57 +1,60 @@
-"""Make matplotlib draw on no display, and every script that the fonts here cover."""
+"""Make matplotlib draw on no display, and with every script that there is a font for."""
 
 import pathlib
 
 import matplotlib
 
-data = pathlib.Path(matplotlib.get_data_path())
-
-# In the library's own defaults, not in a file that MATPLOTLIBRC names, so that a
-# matplotlibrc of the user's is still the stronger one; and not in MPLBACKEND, which
-# would take the inline figures from Jupyter.
-families = [
-    "DejaVu Sans",
-    "Noto Sans CJK JP",
-    "Noto Sans Arabic",
-    "Noto Sans Hebrew",
-    "Noto Sans Thai",
-    "Noto Sans Devanagari",
-    "Noto Sans Bengali",
-    "Noto Sans Gurmukhi",
-    "Noto Sans Gujarati",
-    "Noto Sans Oriya",
-    "Noto Sans Tamil",
-    "Noto Sans Telugu",
-    "Noto Sans Kannada",
-    "Noto Sans Malayalam",
-    "Noto Sans Sinhala",
-    "Symbola",
-]
-rc = data / "matplotlibrc"
-rc.write_text(rc.read_text() + f"\nbackend: agg\nfont.family: {', '.join(families)}\n")
-
-# Styles, seaborn's among them, set font.family to "sans-serif", for which matplotlib
-# takes the first font that it finds and no other: a title in Japanese would be boxes.
-# So the families above stay behind any family that is asked for.
+# In the library's own defaults: a matplotlibrc of the user's is still the stronger
+# one. Not in MPLBACKEND, which would take the inline figures from Jupyter.
+rc = pathlib.Path(matplotlib.get_data_path()) / "matplotlibrc"
+# In font_manager rather than as a list in font.family: styles, seaborn's among them,
+# set that to "sans-serif", for which matplotlib takes one font and no other, so that a
+# title in Japanese would be boxes. The fonts below stay behind whatever is asked for.
 manager = pathlib.Path(matplotlib.__file__).with_name("font_manager.py")
-old = """        # only add default family if no other font was found and
-        # fallback_to_default is enabled
-        if not fpaths:
-"""
-new = """        if fpaths and fontext == 'ttf' and directory is None:
-            for family in mpl.rcParamsDefault['font.family']:
-                cprop = prop.copy()
-                cprop.set_family(family)
-                try:
-                    path = self.findfont(cprop, fontext, fallback_to_default=False,
-                                         rebuild_if_missing=rebuild_if_missing)
-                except ValueError:
-                    continue
-                if path not in fpaths:
-                    fpaths.append(path)
 
-"""
-text = manager.read_text()
-if text.count(old) != 1 or "import matplotlib as mpl\n" not in text:
-    raise SystemExit("this matplotlib looks for fonts in another way: adapt matplotlib.py of the recipe")
-manager.write_text(text.replace(old, new + old))
+edits = [
+    (rc, "##backend: Agg\n", "backend: Agg\n"),
+    (
+        manager,
+        "class FontManager:\n",
+        '''# Fonts behind every other, so that each script is drawn; in the order of preference.
+_FALLBACK_FAMILIES = (
+    'DejaVu Sans', 'Noto Sans CJK JP', 'Noto Sans Arabic', 'Noto Sans Hebrew', 'Noto Sans Thai',
+    'Noto Sans Devanagari', 'Noto Sans Bengali', 'Noto Sans Gurmukhi', 'Noto Sans Gujarati',
+    'Noto Sans Oriya', 'Noto Sans Tamil', 'Noto Sans Telugu', 'Noto Sans Kannada',
+    'Noto Sans Malayalam', 'Noto Sans Sinhala', 'Symbola',
+)
+
+
+@lru_cache(2)
+def _fallback_fonts(bold):
+    want = 700 if bold else 400
+    found = {}
+    for font in fontManager.ttflist:
+        if font.name in _FALLBACK_FAMILIES and font.style == 'normal' and font.stretch == 'normal':
+            far = abs(_normalize_weight(font.weight) - want)
+            if font.name not in found or far < found[font.name][0]:
+                found[font.name] = far, FontPath(_cached_realpath(font.fname), font.index)
+    return [found[name][1] for name in _FALLBACK_FAMILIES if name in found]
+
+
+class FontManager:
+''',
+    ),
+    (
+        manager,
+        "        return fpaths\n\n    @lru_cache(1024)\n    def _findfont_cached(",
+        """        if fontext == 'ttf' and directory is None:
+            fpaths += [p for p in _fallback_fonts(_normalize_weight(prop.get_weight()) >= 600)
+                       if p not in fpaths]
+        return fpaths
+
+    @lru_cache(1024)
+    def _findfont_cached(""",
+    ),
+]
+for path, old, new in edits:
+    text = path.read_text()
+    if text.count(old) != 1:
+        raise SystemExit(f"this matplotlib has no {old!r} in {path.name}: adapt matplotlib.py of the recipe")
+    path.write_text(text.replace(old, new))

