@@ -220,8 +220,9 @@ func (c *Conn) readLoop(nonce string, acked chan<- guestproto.HelloAck) {
 // awaitAck throws away all that comes before the HelloAck with our nonce.
 func awaitAck(r *guestproto.Reader, nonce string, acked chan<- guestproto.HelloAck) error {
 	scratch := make([]byte, guestproto.MaxPayload)
+	r.MaxSkipped = maxDiscard
 	var discarded int64
-	for discarded+r.Skipped <= maxDiscard {
+	for discarded <= maxDiscard {
 		h, payload, err := r.Next(func(n int) []byte { return scratch[:n] })
 		if err != nil {
 			return linkError("cannot read from the guest agent", err)

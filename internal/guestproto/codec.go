@@ -52,8 +52,9 @@ type Reader struct {
 	// Strict makes Next fail with ErrCorrupt instead of searching for the next
 	// valid frame. It may be changed between calls.
 	Strict bool
-	// Skipped counts the bytes that were thrown away while searching.
-	Skipped int64
+	// Skipped counts the bytes that were thrown away while searching. Next fails with
+	// ErrCorrupt when they are more than MaxSkipped, unless that is 0.
+	Skipped, MaxSkipped int64
 
 	r    io.Reader
 	buf  [readAhead]byte
@@ -79,6 +80,9 @@ func (r *Reader) Next(alloc func(n int) []byte) (Header, []byte, error) {
 				return Header{}, nil, ErrCorrupt
 			}
 			r.skip()
+			if r.MaxSkipped > 0 && r.Skipped > r.MaxSkipped {
+				return Header{}, nil, ErrCorrupt
+			}
 			continue
 		}
 		var header [HeaderSize]byte
@@ -104,6 +108,9 @@ func (r *Reader) Next(alloc func(n int) []byte) (Header, []byte, error) {
 			return Header{}, nil, ErrCorrupt
 		}
 		r.Skipped += HeaderSize + int64(len(payload))
+		if r.MaxSkipped > 0 && r.Skipped > r.MaxSkipped {
+			return Header{}, nil, ErrCorrupt
+		}
 	}
 }
 
