@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,7 +15,7 @@ import (
 )
 
 // Sink takes what a command says while it runs. Its methods are called one after
-// the other. An error ends the command.
+// the other, and never after Run has returned. An error ends the command.
 type Sink interface {
 	Started(id string, pid int) error
 	// Output is a piece of one stream. position counts the bytes of both streams
@@ -46,6 +48,7 @@ func (e *Engine) Run(ctx context.Context, project, id string, cmd ringfence.Comm
 	b.commands.Store(r.id, nil)
 	defer b.commands.Delete(r.id)
 	exit, err := r.run(ctx)
+	r.letSinkGo()
 	return exit, b.explain(err)
 }
 
@@ -59,6 +62,19 @@ type run struct {
 	lost     uint64       // bytes of output that were skipped
 	expired  bool         // the deadline has passed
 	activity atomic.Int64 // grows when the sink is entered or left; odd while it is in there
+
+	sinkMu sync.Mutex // held while the sink is called
+	over   bool       // the sink is not to be called any more; guarded by sinkMu
+}
+
+var errRunOver = errors.New("the run is over")
+
+// letSinkGo waits for the call of the sink that is under way; it is the last one. The
+// goroutine that follows the process may outlive the run, when the run was given up.
+func (r *run) letSinkGo() {
+	r.sinkMu.Lock()
+	r.over = true
+	r.sinkMu.Unlock()
 }
 
 func (r *run) run(ctx context.Context) (ringfence.CommandExit, error) {
@@ -139,6 +155,11 @@ func (r *run) start(ctx context.Context, conn *guestlink.Conn) (*guestlink.Proce
 }
 
 func (r *run) output(c guestlink.Chunk) error {
+	r.sinkMu.Lock()
+	defer r.sinkMu.Unlock()
+	if r.over {
+		return errRunOver
+	}
 	r.activity.Add(1)
 	defer r.activity.Add(1)
 	stream := ringfence.Stdout

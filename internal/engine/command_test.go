@@ -3,7 +3,9 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -131,5 +133,42 @@ func TestAbandonedCommand(t *testing.T) {
 	time.Sleep(2500 * time.Millisecond)
 	if out, _, _ := shell(d, sb.ID, "cat /mark"); out != "" {
 		t.Error("the command went on")
+	}
+}
+
+// lateSink complains when it is called after the run that it belongs to has returned.
+type lateSink struct {
+	t      *testing.T
+	first  func()
+	over   atomic.Bool
+	called atomic.Int64
+}
+
+func (s *lateSink) Started(string, int) error { return nil }
+
+func (s *lateSink) Output(ringfence.Stream, uint64, []byte) error {
+	if s.called.Add(1) == 1 {
+		s.first()
+	}
+	runtime.Gosched()
+	if s.over.Load() {
+		s.t.Error("the sink was called after Run had returned: an answer that was over would be written to")
+	}
+	return nil
+}
+
+func TestSinkIsLetGo(t *testing.T) {
+	m := newMachine(t)
+	d := m.start(fake.Options{})
+	sb := m.create(d, engine.CreateRequest{})
+	for range 50 {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &lateSink{t: t, first: cancel}
+		_, err := d.Run(ctx, ringfence.DefaultProject, sb.ID, ringfence.Command{Shell: "yes"}, s)
+		s.over.Store(true)
+		cancel()
+		if ringfence.CodeOf(err) != ringfence.CodeCanceled {
+			t.Fatalf("got %v", err)
+		}
 	}
 }
