@@ -2,6 +2,7 @@ package cli
 
 import (
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 	"ringfence.dev/ringfence"
@@ -30,6 +31,11 @@ func (a *App) benchCommand() *cobra.Command {
 				return err
 			}
 			o := bench.Options{Client: c, Template: template, Only: only, Samples: samples, Progress: a.err}
+			if serve, _, err := a.root.Find([]string{"serve"}); err == nil && serve != a.root {
+				if o.Binary, err = os.Executable(); err != nil {
+					return err
+				}
+			}
 			if quiet {
 				o.Progress = io.Discard
 			}
