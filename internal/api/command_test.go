@@ -79,10 +79,14 @@ func TestOutputLimit(t *testing.T) {
 	if got["stdout"] != "€" || got["stdout_base64"] != nil || got["truncated"] != true {
 		t.Errorf("got %v", got)
 	}
-	got = w.result(id, `{"command":"fake-bytes 11000000"}`)
+	got = w.result(id, `{"command":"yes 0123456789 | head -c 11000000"}`)
+	if n := len(got["stdout"].(string)); n != 10<<20 || got["truncated"] != true {
+		t.Errorf("%d bytes by default of %d, truncated %v", n, 11000000, got["truncated"])
+	}
+	got = w.result(id, `{"command":"fake-bytes 100000","output_limit_bytes":50000}`)
 	raw, err := base64.StdEncoding.DecodeString(got["stdout_base64"].(string))
-	if err != nil || len(raw) < 10<<20-3 || len(raw) > 10<<20 || got["truncated"] != true {
-		t.Errorf("%d bytes of %d, %v", len(raw), 11000000, err)
+	if err != nil || len(raw) < 50000-3 || len(raw) > 50000 || got["truncated"] != true {
+		t.Errorf("%d bytes of 100000, %v", len(raw), err)
 	}
 }
 
@@ -198,7 +202,7 @@ func frames(t *testing.T, r io.Reader, each func(kind byte, payload []byte)) {
 func TestFrames(t *testing.T) {
 	w := newWorld(t)
 	id := w.createID()
-	const size = 20_000_000
+	const size = 4_000_000
 	var bytes, errBytes int
 	var kinds []byte
 	var exit map[string]any

@@ -199,7 +199,7 @@ func (r *bigReader) Read(p []byte) (int, error) {
 func TestLargeFile(t *testing.T) {
 	w := newWorld(t)
 	id := w.createID()
-	const size = 64 << 20
+	const size = 16 << 20
 	want := sha256.New()
 	r := w.sendCtx(t.Context(), "PUT", filePath(id, "", "/big"), io.TeeReader(&bigReader{left: size}, want))
 	if r.StatusCode != 200 || r.json(t)["size"] != float64(size) {

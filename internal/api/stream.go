@@ -81,7 +81,11 @@ func (s *liveStream) begin() {
 	}
 }
 
-func (s *liveStream) send(write func() error) error {
+// unbuffered is a size from which net/http sends all of a write by itself; what is
+// left to flush is the end of a chunk of HTTP, for which no client waits.
+const unbuffered = 16 << 10
+
+func (s *liveStream) send(size int, write func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.begin()
@@ -89,15 +93,18 @@ func (s *liveStream) send(write func() error) error {
 		return err
 	}
 	s.last = time.Now()
+	if size >= unbuffered {
+		return nil
+	}
 	return s.w.control.Flush()
 }
 
 func (s *liveStream) Started(id string, pid int) error {
-	return s.send(func() error { return s.to.started(id, pid) })
+	return s.send(0, func() error { return s.to.started(id, pid) })
 }
 
 func (s *liveStream) Output(stream ringfence.Stream, position uint64, data []byte) error {
-	return s.send(func() error { return s.to.output(stream, position, data) })
+	return s.send(len(data), func() error { return s.to.output(stream, position, data) })
 }
 
 func (s *liveStream) keepAlive() {
@@ -105,7 +112,7 @@ func (s *liveStream) keepAlive() {
 	due := s.begun && time.Since(s.last) >= keepAlive
 	s.mu.Unlock()
 	if due {
-		s.send(s.to.alive) //nolint:errcheck // the next output, or the server, sees it too
+		s.send(0, s.to.alive) //nolint:errcheck // the next output, or the server, sees it too
 	}
 }
 
