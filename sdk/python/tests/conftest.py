@@ -67,8 +67,7 @@ def sandbox(sdk: Sdk, client: Any, shared_sandbox: ringfence.Sandbox) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs real sandboxes when the fake driver makes them."""
-    if DRIVER != "gvisor":
-        left_out = [item for item in items if item.get_closest_marker("gvisor")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("gvisor")]
+    """Leave out what is for the other driver."""
+    other = "fake" if DRIVER == "gvisor" else "gvisor"
+    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(other)])
+    items[:] = [item for item in items if not item.get_closest_marker(other)]

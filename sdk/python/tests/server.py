@@ -105,7 +105,7 @@ class Server:
                 cwd=self._directory,
             )
         deadline = time.monotonic() + 30
-        with httpx.Client(trust_env=False) as client:
+        with httpx.Client(trust_env=False, verify=False) as client:
             while True:
                 if self._process.poll() is not None:
                     raise AssertionError(f"the server ended with {self._process.returncode}:\n{self.log()}")
@@ -137,7 +137,7 @@ class Server:
             return
         try:
             headers = {"Authorization": f"Bearer {self.key}"}
-            with httpx.Client(trust_env=False, base_url=self.url, headers=headers, timeout=30) as client:
+            with httpx.Client(trust_env=False, verify=False, base_url=self.url, headers=headers, timeout=30) as client:
                 for sandbox in client.get("/v1/sandboxes", params={"limit": "1000"}).json()["sandboxes"]:
                     client.delete(f"/v1/sandboxes/{sandbox['id']}")
         finally:

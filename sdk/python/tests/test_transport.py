@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import http.server
 import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -288,12 +291,36 @@ def test_event_loops_one_after_the_other(real: Any) -> None:
         sandbox = await ringfence.AsyncSandbox.connect(SANDBOX, client=client)
         results = await asyncio.gather(*(sandbox.commands.run("true") for _ in range(20)))
         assert all(result.ok for result in results)
-        pool = client._pools.pop()
-        assert pool is not None
-        await pool.aclose()
 
+    # The connections of each loop are closed with it: an unclosed one would be a warning, and that an error here.
     asyncio.run(work())
     asyncio.run(work())
+    gc.collect()
+
+
+QUIET = """
+import asyncio, sys
+import ringfence
+
+ringfence.Sandbox.connect(sys.argv[1]).commands.run("true").check()
+
+async def main():
+    sandbox = await ringfence.AsyncSandbox.connect(sys.argv[1])
+    (await sandbox.commands.run("true")).check()
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_that_closes_nothing_ends_without_a_warning(real: Any) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", QUIET, SANDBOX],
+        env={**os.environ, "RINGFENCE_URL": real.url, "RINGFENCE_API_KEY": KEY},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")

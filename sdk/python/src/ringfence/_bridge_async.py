@@ -17,7 +17,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import httpx
 
@@ -32,30 +32,52 @@ FileData: TypeAlias = (
 OutputCallback: TypeAlias = Callable[[str], Any]
 
 
-class Pools(Generic[T]):
+class Pools:
     """One pool of connections for each event loop: connections cannot be used from another."""
 
-    def __init__(self, make: Callable[[], T]) -> None:
+    def __init__(self, make: Callable[[], httpx.AsyncClient]) -> None:
         self._make = make
-        self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, T]] = weakref.WeakKeyDictionary()
+        self._pools: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, tuple[int, httpx.AsyncClient, AsyncGenerator[None, None]]
+        ] = weakref.WeakKeyDictionary()
 
-    def current(self) -> T:
+    async def current(self) -> httpx.AsyncClient:
         """Return the running loop's pool; a forked process gets its own."""
         loop, pid = asyncio.get_running_loop(), os.getpid()
         found = self._pools.get(loop)
         if found is None or found[0] != pid:
-            found = self._pools[loop] = (pid, self._make())
+            pool = self._make()
+            guard = _closing(pool)
+            found = self._pools[loop] = (pid, pool, guard)
+            await anext(guard)
         return found[1]
 
-    def pop(self) -> T | None:
-        """Forget the running loop's pool and return it."""
+    async def close(self) -> None:
+        """Close the running loop's pool."""
         found = self._pools.pop(asyncio.get_running_loop(), None)
-        return found[1] if found is not None and found[0] == os.getpid() else None
+        if found is not None and found[0] == os.getpid():
+            await found[2].aclose()
 
 
-def transport(limits: httpx.Limits, proxy: str | None, options: list[tuple[int, int, int]]) -> httpx.AsyncHTTPTransport:
+async def _closing(pool: httpx.AsyncClient) -> AsyncGenerator[None, None]:
+    """Close a pool before its loop is: asyncio.run() finishes the generators that are still open."""
+    try:
+        yield
+    finally:
+        await pool.aclose()
+
+
+def at_exit(call: Callable[[], Awaitable[object]]) -> None:
+    """Do nothing: a pool is closed with its loop."""
+
+
+def transport(
+    limits: httpx.Limits, proxy: str | None, options: list[tuple[int, int, int]], url: str
+) -> httpx.AsyncHTTPTransport:
     """Return the transport of a pool."""
-    return httpx.AsyncHTTPTransport(limits=limits, proxy=proxy, socket_options=options)
+    # Reading the system's certificates takes tens of milliseconds, and plain HTTP needs none.
+    verify = proxy is not None or not url.startswith("http:")
+    return httpx.AsyncHTTPTransport(limits=limits, proxy=proxy, socket_options=options, verify=verify)
 
 
 async def sleep(seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import inspect
 import os
@@ -9,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import httpx
 
@@ -22,16 +23,16 @@ FileData: TypeAlias = str | bytes | bytearray | memoryview | os.PathLike[str] | 
 OutputCallback: TypeAlias = Callable[[str], Any]
 
 
-class Pools(Generic[T]):
+class Pools:
     """One pool of connections for all threads of a process: a fork must not share its parent's."""
 
-    def __init__(self, make: Callable[[], T]) -> None:
+    def __init__(self, make: Callable[[], httpx.Client]) -> None:
         self._make = make
-        self._pools: dict[int, T] = {}
+        self._pools: dict[int, httpx.Client] = {}
         self._lock = threading.Lock()
         self._lock_pid = os.getpid()
 
-    def current(self) -> T:
+    def current(self) -> httpx.Client:
         """Return this process's pool."""
         pid = os.getpid()
         if (found := self._pools.get(pid)) is not None:
@@ -44,14 +45,24 @@ class Pools(Generic[T]):
                 self._pools[pid] = self._make()
             return self._pools[pid]
 
-    def pop(self) -> T | None:
-        """Forget this process's pool and return it."""
-        return self._pools.pop(os.getpid(), None)
+    def close(self) -> None:
+        """Close this process's pool."""
+        if (pool := self._pools.pop(os.getpid(), None)) is not None:
+            pool.close()
 
 
-def transport(limits: httpx.Limits, proxy: str | None, options: list[tuple[int, int, int]]) -> httpx.HTTPTransport:
+def at_exit(call: Callable[[], object]) -> None:
+    """Make a call when the interpreter ends."""
+    atexit.register(call)
+
+
+def transport(
+    limits: httpx.Limits, proxy: str | None, options: list[tuple[int, int, int]], url: str
+) -> httpx.HTTPTransport:
     """Return the transport of a pool."""
-    return httpx.HTTPTransport(limits=limits, proxy=proxy, socket_options=options)
+    # Reading the system's certificates takes tens of milliseconds, and plain HTTP needs none.
+    verify = proxy is not None or not url.startswith("http:")
+    return httpx.HTTPTransport(limits=limits, proxy=proxy, socket_options=options, verify=verify)
 
 
 def sleep(seconds: float) -> None:

@@ -55,7 +55,7 @@ class AsyncClient:
             raise ValueError("AsyncClient: max_connections must be 1 or more")
         self._max_connections = size
         self._transport = transport
-        self._pools: bridge.Pools[httpx.AsyncClient] = bridge.Pools(self._make_pool)
+        self._pools = bridge.Pools(self._make_pool)
         self._closed = False
 
     def __repr__(self) -> str:
@@ -102,8 +102,7 @@ class AsyncClient:
     async def aclose(self) -> None:
         """Close the connections. Sandboxes go on; calls after this raise RuntimeError."""
         self._closed = True
-        if (pool := self._pools.pop()) is not None:
-            await pool.aclose()
+        await self._pools.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -115,7 +114,7 @@ class AsyncClient:
 
     def _make_pool(self) -> httpx.AsyncClient:
         transport = self._transport or bridge.transport(
-            wire.limits(self._max_connections), wire.proxy_of(self._url), wire.socket_options()
+            wire.limits(self._max_connections), wire.proxy_of(self._url), wire.socket_options(), self._url
         )
         return httpx.AsyncClient(
             transport=transport,
@@ -183,7 +182,7 @@ class AsyncClient:
         """Send a request and return the answer with its body still to be read, or raise what it refuses."""
         if self._closed:
             raise RuntimeError("this AsyncClient was closed")
-        pool = self._pools.current()
+        pool = await self._pools.current()
         content = call.body()
         request = pool.build_request(
             call.method,
@@ -214,6 +213,14 @@ def _timeout(call: str, value: float | check.Unset | None) -> float | check.Unse
 
 
 _shared: dict[tuple[str, str], AsyncClient] = {}
+
+
+async def _close_shared() -> None:
+    for client in list(_shared.values()):
+        await client.aclose()
+
+
+bridge.at_exit(_close_shared)
 
 
 def client_for(call: str, client: AsyncClient | None, api_key: str | None, base_url: str | None) -> AsyncClient:

@@ -56,7 +56,7 @@ class Client:
             raise ValueError("Client: max_connections must be 1 or more")
         self._max_connections = size
         self._transport = transport
-        self._pools: bridge.Pools[httpx.Client] = bridge.Pools(self._make_pool)
+        self._pools = bridge.Pools(self._make_pool)
         self._closed = False
 
     def __repr__(self) -> str:
@@ -101,8 +101,7 @@ class Client:
     def close(self) -> None:
         """Close the connections. Sandboxes go on; calls after this raise RuntimeError."""
         self._closed = True
-        if (pool := self._pools.pop()) is not None:
-            pool.close()
+        self._pools.close()
 
     def __enter__(self) -> Client:
         return self
@@ -114,7 +113,7 @@ class Client:
 
     def _make_pool(self) -> httpx.Client:
         transport = self._transport or bridge.transport(
-            wire.limits(self._max_connections), wire.proxy_of(self._url), wire.socket_options()
+            wire.limits(self._max_connections), wire.proxy_of(self._url), wire.socket_options(), self._url
         )
         return httpx.Client(
             transport=transport,
@@ -213,6 +212,14 @@ def _timeout(call: str, value: float | check.Unset | None) -> float | check.Unse
 
 
 _shared: dict[tuple[str, str], Client] = {}
+
+
+def _close_shared() -> None:
+    for client in list(_shared.values()):
+        client.close()
+
+
+bridge.at_exit(_close_shared)
 
 
 def client_for(call: str, client: Client | None, api_key: str | None, base_url: str | None) -> Client:

@@ -1,0 +1,31 @@
+"""Runs the program that docs/sdk-python.md is."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from server import REPOSITORY, Server
+
+
+def program(name: str) -> str:
+    text = (REPOSITORY / name).read_text("utf-8")
+    return "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S))
+
+
+@pytest.mark.e2e
+@pytest.mark.gvisor
+@pytest.mark.parametrize("name", ["docs/sdk-python.md", "sdk/python/README.md"])
+def test_the_documentation_runs(server: Server, name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program(name)],
+        env={**os.environ, **server.environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("0 42\n")
