@@ -177,15 +177,32 @@ func (a *App) listCommand() *cobra.Command {
 }
 
 func (a *App) killCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:               "kill ID…",
-		Short:             "End sandboxes and remove all that they had",
-		Args:              cobra.MinimumNArgs(1),
+	var all bool
+	c := &cobra.Command{
+		Use:   "kill ID… | --all",
+		Short: "End sandboxes and remove all that they had",
+		Args: func(cmd *cobra.Command, ids []string) error {
+			if all && len(ids) > 0 {
+				return usage("--all and the ids %s contradict each other", strings.Join(ids, " "))
+			}
+			if !all && len(ids) == 0 {
+				return usage("which sandbox?").WithHint("give an id, as `ringfence ls` lists them, or --all")
+			}
+			return nil
+		},
 		ValidArgsFunction: a.completeIDs(-1),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			c, err := a.client()
 			if err != nil {
 				return err
+			}
+			if all {
+				for s, err := range c.List(cmd.Context(), client.ListOptions{PageSize: 1000}) {
+					if err != nil {
+						return err
+					}
+					ids = append(ids, s.ID())
+				}
 			}
 			killed := []string{}
 			var failed error
@@ -209,6 +226,8 @@ func (a *App) killCommand() *cobra.Command {
 			return failed
 		},
 	}
+	c.Flags().BoolVar(&all, "all", false, "every sandbox that this key can list and that has not ended")
+	return c
 }
 
 // completeIDs completes the ids of sandboxes for the first n arguments; −1 for all.
