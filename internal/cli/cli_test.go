@@ -25,12 +25,13 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs the real command line, as a process of its own, against a server.
 func TestScripts(t *testing.T) {
-	server := apitest.Start(t, fake.Options{})
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(e *testscript.Env) error {
+			// One each: scripts run beside each other, and one of them kills all there is.
+			server := apitest.Start(e.T().(testing.TB), fake.Options{})
 			e.Setenv("RINGFENCE_URL", server.URL)
 			e.Setenv("RINGFENCE_API_KEY", server.Key)
 			return nil
