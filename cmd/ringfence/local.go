@@ -36,7 +36,7 @@ func keyCreateCommand(app *cli.App) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		defer store.Close() //nolint:errcheck // what was written is on the disk
+		defer store.Close() // what was written is on the disk
 		err = store.EnsureProject(cmd.Context(), ringfence.Project{ID: ringfence.DefaultProject, Name: ringfence.DefaultProject})
 		if err != nil {
 			return err

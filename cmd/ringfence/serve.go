@@ -69,14 +69,14 @@ func serve(ctx context.Context, c *config.Config, out, errOut io.Writer) (err er
 	if err != nil {
 		return err
 	}
-	defer lock.Release() //nolint:errcheck // the end of the process releases it too
+	defer lock.Release() // the end of the process releases it too
 	// From here on a client that connects waits for the answer instead of being refused.
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return ringfence.Errorf(ringfence.CodeFailedPrecondition, "cannot listen on %s: %w", c.Listen, err).
 			WithHint("is another server running? choose another address with --listen")
 	}
-	defer listener.Close() //nolint:errcheck // the server closes it first
+	defer listener.Close() // the server closes it first
 	store, err := sqlite.Open(ctx, databasePath(c))
 	if err != nil {
 		return err
@@ -245,8 +245,8 @@ func serveProfiles(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	context.AfterFunc(ctx, func() { server.Close() }) //nolint:errcheck // the process ends
-	go server.Serve(listener)                         //nolint:errcheck // likewise
+	context.AfterFunc(ctx, func() { server.Close() }) // the process ends
+	go server.Serve(listener)                         // likewise
 	log.Info("serving profiles", "url", "http://"+listener.Addr().String()+"/debug/pprof/")
 	return nil
 }

@@ -120,7 +120,7 @@ func TestUnknownFields(t *testing.T) {
 	w := newWorld(t)
 	id := w.createID()
 	for _, tc := range []struct{ method, path, body, field string }{
-		{"POST", "/v1/sandboxes", `{"nmae":"x"}`, "nmae"},
+		{"POST", "/v1/sandboxes", `{"nam":"x"}`, "nam"},
 		{"POST", "/v1/sandboxes", `{"Name":"x"}`, "Name"},
 		{"POST", "/v1/sandboxes", `{"name":"x","name":"y"}`, "name"},
 		{"POST", "/v1/sandboxes", `{"network":{"deny_out":[],"deny":1}}`, "network.deny"},

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -226,7 +227,7 @@ func TestFrames(t *testing.T) {
 			}
 		}
 	})
-	if bytes != size || errBytes != 2 || fmt.Sprint(kinds) != "[3 1 2 4]" || exit["exit_code"] != 0.0 {
+	if bytes != size || errBytes != 2 || !slices.Equal(kinds, []byte{3, 1, 2, 4}) || exit["exit_code"] != 0.0 {
 		t.Errorf("%d and %d bytes, kinds %v, exit %v", bytes, errBytes, kinds, exit)
 	}
 	r := w.run(id, `{"command":"fake-crash 0.1"}`, "Accept", "application/vnd.ringfence.stream")

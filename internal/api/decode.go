@@ -62,7 +62,7 @@ func checkFields(dec *json.Decoder, t reflect.Type, at string) error {
 		if err != nil {
 			return err
 		}
-		name := token.(string) //nolint:forcetypeassert // the decoder gives no other keys
+		name := token.(string) // the decoder gives no other keys
 		full := at + name
 		inner, ok := fields[name]
 		switch {

@@ -204,7 +204,7 @@ func (c *call) writeFile() error {
 	if err != nil {
 		return err
 	}
-	c.w.control.SetReadDeadline(time.Time{}) //nolint:errcheck // the connection is only watched from now on
+	c.w.control.SetReadDeadline(time.Time{}) // the connection is only watched from now on
 	return c.reply(http.StatusOK, fileWire(info))
 }
 
@@ -212,9 +212,9 @@ func (c *call) writeFile() error {
 type uploadBody struct{ c *call }
 
 func (b *uploadBody) Read(p []byte) (int, error) {
-	b.c.w.control.SetReadDeadline(time.Now().Add(stall)) //nolint:errcheck // a writer without deadlines is one of a test
+	b.c.w.control.SetReadDeadline(time.Now().Add(stall)) // a writer without deadlines is one of a test
 	n, err := b.c.r.Body.Read(p)
-	if err != nil && err != io.EOF { //nolint:errorlint // a Reader returns it as it is
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = ringfence.Errorf(ringfence.CodeInvalidArgument, "the body did not come to its end").WithCause(err)
 	}
 	return n, err

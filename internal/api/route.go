@@ -75,7 +75,7 @@ type call struct {
 // route lets the right requests through to a handler, and turns its error into an answer.
 func (s *Server) route(rt Route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		a := w.(*answer) //nolint:forcetypeassert // ServeHTTP made it
+		a := w.(*answer) // ServeHTTP made it
 		a.route, a.sandbox = rt.Pattern, r.PathValue("id")
 		c := &call{Server: s, w: a, r: r}
 		err := c.admit(rt)
@@ -161,9 +161,9 @@ func (c *call) decode(into any) error {
 	if c.r.ContentLength > c.MaxBody {
 		return tooLarge
 	}
-	c.w.control.SetReadDeadline(time.Now().Add(stall)) //nolint:errcheck // likewise
+	c.w.control.SetReadDeadline(time.Now().Add(stall)) // likewise
 	raw, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, c.MaxBody))
-	c.w.control.SetReadDeadline(time.Time{}) //nolint:errcheck // from now on the connection is only watched
+	c.w.control.SetReadDeadline(time.Time{}) // from now on the connection is only watched
 	if err != nil {
 		var limit *http.MaxBytesError
 		if errors.As(err, &limit) {

@@ -110,7 +110,7 @@ func seconds(field string, raw json.RawMessage, def time.Duration) (time.Duratio
 	if err := json.Unmarshal(raw, &n); err != nil {
 		return 0, invalid(field, "%s has to be a number of seconds, or null for none", field)
 	}
-	if !(n > 0) || n > ringfence.MaxTimeoutSeconds { //nolint:staticcheck // NaN is refused too
+	if !(n > 0) || n > ringfence.MaxTimeoutSeconds { // NaN is refused too
 		return 0, invalid(field, "%s has to be above 0 and at most %d", field, ringfence.MaxTimeoutSeconds).WithHint("null means none")
 	}
 	return max(time.Duration(math.Round(n*float64(time.Second))), time.Microsecond), nil

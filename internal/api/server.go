@@ -88,7 +88,7 @@ func (a *answer) Write(p []byte) (int, error) {
 	if a.status == 0 {
 		a.status = http.StatusOK
 	}
-	a.control.SetWriteDeadline(time.Now().Add(stall)) //nolint:errcheck // a writer without deadlines is one of a test
+	a.control.SetWriteDeadline(time.Now().Add(stall)) // a writer without deadlines is one of a test
 	n, err := a.ResponseWriter.Write(p)
 	a.bytes += int64(n)
 	return n, err
@@ -106,7 +106,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	defer func() {
 		if p := recover(); p != nil {
-			if p == http.ErrAbortHandler {
+			if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				s.logAccess(r, a, began)
 				panic(p)
 			}
@@ -149,7 +149,7 @@ func (s *Server) logAccess(r *http.Request, a *answer, began time.Time) {
 
 // noRoute answers what no route takes.
 func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
-	a := w.(*answer) //nolint:forcetypeassert // ServeHTTP made it
+	a := w.(*answer) // ServeHTTP made it
 	var allowed []string
 	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE"} {
 		probe := r.Clone(r.Context())

@@ -112,7 +112,7 @@ func (s *liveStream) keepAlive() {
 	due := s.begun && time.Since(s.last) >= keepAlive
 	s.mu.Unlock()
 	if due {
-		s.send(0, s.to.alive) //nolint:errcheck // the next output, or the server, sees it too
+		s.send(0, s.to.alive) // the next output, or the server, sees it too
 	}
 }
 
@@ -254,7 +254,7 @@ func (f *frames) contentType() string { return typeFrames }
 
 // frame sends header and payload in one write, which for bulk is one system call.
 func (f *frames) frame(kind byte, payload []byte) error {
-	f.buf = binary.BigEndian.AppendUint32(append(f.buf[:0], kind), uint32(len(payload))) //nolint:gosec // a payload fits
+	f.buf = binary.BigEndian.AppendUint32(append(f.buf[:0], kind), uint32(len(payload))) // a payload fits
 	f.buf = append(f.buf, payload...)
 	_, err := f.w.Write(f.buf)
 	return err

@@ -160,7 +160,7 @@ func (c *Config) Validate() error {
 		{"memory_reserve_mib", c.MemoryReserveMiB, 1, 1 << 24, true},
 		{"max_body_mib", c.MaxBodyMiB, 1, 1024, false},
 	} {
-		if (r.value < r.min || r.value > r.max) && !(r.zero && r.value == 0) {
+		if inRange := r.min <= r.value && r.value <= r.max; !inRange && (r.value != 0 || !r.zero) {
 			bad(r.key, "%d is not from %d to %d", r.value, r.min, r.max)
 		}
 	}

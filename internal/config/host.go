@@ -11,7 +11,7 @@ func hostMemoryMiB() int64 {
 	if err != nil {
 		return 0
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close() // it was only read
 	var kib int64
 	if _, err := fmt.Fscanf(f, "MemTotal: %d kB", &kib); err != nil {
 		return 0

@@ -72,7 +72,7 @@ func Acquire(dir string) (*Lock, error) {
 		return nil, fmt.Errorf("cannot lock the data directory: %w", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		defer f.Close() //nolint:errcheck // it was only read
+		defer f.Close() // it was only read
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, fmt.Errorf("cannot lock the data directory: %w", err)
 		}

@@ -147,7 +147,7 @@ func (r *run) start(ctx context.Context, conn *guestlink.Conn) (*guestlink.Proce
 		go func() {
 			// The call's end ends this too. A command may end without having read it all.
 			if _, err := proc.WriteStdin(context.Background(), r.cmd.Stdin); err == nil {
-				proc.CloseStdin(context.Background()) //nolint:errcheck // likewise
+				proc.CloseStdin(context.Background()) // likewise
 			}
 		}()
 	}

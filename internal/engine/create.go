@@ -111,25 +111,25 @@ func (b *box) start(ctx context.Context, template ringfence.Template, checkUser 
 		return err
 	}
 	if err := conn.Identity(ctx, b.e.identity(row, template)); err != nil {
-		conn.Close() //nolint:errcheck // the first error counts
+		conn.Close() // the first error counts
 		return err
 	}
 	if checkUser {
 		// Nothing else asks whether the template has this user before the first command.
 		_, err := conn.StatFile(ctx, guestproto.FilePath{Path: "/", User: row.User})
 		if ringfence.CodeOf(err) == ringfence.CodeInvalidArgument {
-			conn.Close() //nolint:errcheck // the first error counts
+			conn.Close() // the first error counts
 			return ringfence.Errorf(ringfence.CodeInvalidArgument, "the template %s has no user %s", template.Name, quoteShort(row.User)).WithField("user")
 		}
 	}
 	b.moveMu.Lock()
 	defer b.moveMu.Unlock()
 	if err := errors.Join(b.ctx.Err(), ctx.Err()); err != nil {
-		conn.Close() //nolint:errcheck // the first error counts
+		conn.Close() // the first error counts
 		return err
 	}
 	if err := b.moveLocked(ringfence.StateRunning, ringfence.ReasonNone, ""); err != nil {
-		conn.Close() //nolint:errcheck // the first error counts
+		conn.Close() // the first error counts
 		return err
 	}
 	b.setConn(conn)

@@ -78,7 +78,7 @@ func (e *Engine) ReadFile(ctx context.Context, f FileRef, offset, length int64, 
 		if err != nil {
 			return err
 		}
-		defer body.Close() //nolint:errcheck // it gives up what was not read
+		defer body.Close() // it gives up what was not read
 		return fn(fileInfo(info), body)
 	})
 }

@@ -24,7 +24,7 @@ func (linuxHost) AvailableMiB() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close() // it was only read
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		var kib int64

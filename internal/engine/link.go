@@ -145,7 +145,7 @@ func (b *box) relink(inst driver.Instance) bool {
 		switch {
 		case b.ctx.Err() != nil || b.e.ctx.Err() != nil:
 			if conn != nil {
-				conn.Close() //nolint:errcheck // it was never used
+				conn.Close() // it was never used
 			}
 			return false
 		case err == nil:
@@ -157,7 +157,7 @@ func (b *box) relink(inst driver.Instance) bool {
 		}
 		b.e.Log.Warn("cannot open the link to a sandbox", "sandbox", b.id, "attempt", attempt, "error", err)
 		if conn != nil {
-			conn.Close() //nolint:errcheck // it did not work
+			conn.Close() // it did not work
 		}
 		if attempt == 1 {
 			diagnosis = b.rescue(inst)

@@ -53,7 +53,7 @@ func (s *Store) keys(ctx context.Context, where string, args ...any) ([]ringfenc
 	if err != nil {
 		return nil, fault(err, "cannot read the keys")
 	}
-	defer rows.Close() //nolint:errcheck // rows.Err says what there is to say
+	defer rows.Close() // rows.Err says what there is to say
 	var keys []ringfence.Key
 	for rows.Next() {
 		k, err := scanKey(rows)

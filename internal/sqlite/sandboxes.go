@@ -76,7 +76,7 @@ func (s *Store) sandboxes(ctx context.Context, where string, args ...any) ([]*ri
 	if err != nil {
 		return nil, fault(err, "cannot read the sandboxes")
 	}
-	defer rows.Close() //nolint:errcheck // rows.Err says what there is to say
+	defer rows.Close() // rows.Err says what there is to say
 	var list []*ringfence.Sandbox
 	for rows.Next() {
 		sb, err := scanSandbox(rows)

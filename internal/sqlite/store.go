@@ -102,7 +102,7 @@ func (s *Store) migrate(ctx context.Context) error {
 	if err != nil {
 		return fault(err, "cannot open the database")
 	}
-	defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
+	defer tx.Rollback() // after a commit there is nothing to roll back
 	var have int
 	if err := tx.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
 		return fault(err, "cannot read the database's version")

@@ -24,7 +24,7 @@ func mustOpen(t testing.TB, path string) *Store {
 		select {
 		case <-s.closed:
 		default:
-			s.Close() //nolint:errcheck // a test's end
+			s.Close() // a test's end
 		}
 	})
 	if err := s.EnsureProject(t.Context(), ringfence.Project{ID: ringfence.DefaultProject, Name: "default", CreatedAt: time.Now()}); err != nil {
@@ -88,7 +88,7 @@ func TestOpen(t *testing.T) {
 		if err := s.change("x", func(tx *sql.Tx) error { _, err := tx.Exec("PRAGMA user_version = 1000"); return err }); err != nil {
 			t.Fatal(err)
 		}
-		s.Close() //nolint:errcheck // the next line says
+		s.Close() // the next line says
 		if _, err := Open(t.Context(), path); ringfence.CodeOf(err) != ringfence.CodeFailedPrecondition {
 			t.Errorf("got %v, want failed_precondition", err)
 		}
@@ -306,6 +306,6 @@ func BenchmarkCreate(b *testing.B) {
 func BenchmarkKeyByHash(b *testing.B) {
 	s := mustOpen(b, filepath.Join(b.TempDir(), "x.db"))
 	for b.Loop() {
-		s.KeyByHash(context.Background(), [32]byte{1}) //nolint:errcheck // it is measured
+		s.KeyByHash(context.Background(), [32]byte{1}) // it is measured
 	}
 }

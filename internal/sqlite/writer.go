@@ -89,7 +89,7 @@ func (s *Store) commit(batch []*change) error {
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
+	defer tx.Rollback() // after a commit there is nothing to roll back
 	for _, c := range batch {
 		if _, err := tx.ExecContext(ctx, "SAVEPOINT one"); err != nil {
 			return err

@@ -65,10 +65,7 @@ func newWorld(t *testing.T, flags ...string) *world {
 	t.Helper()
 	testenv.RequireRoot(t)
 	testenv.RequireTemplate(t, "base")
-	dir, err := os.MkdirTemp("", "rf-faults-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := t.TempDir()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +86,6 @@ func newWorld(t *testing.T, flags ...string) *world {
 		if left := w.processes(); len(left) > 0 {
 			t.Errorf("processes of the sandboxes are left: %v", left)
 		}
-		os.RemoveAll(dir)
 	})
 	return w
 }
