@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	gopath "path"
 	"sort"
 	"strconv"
 	"strings"
@@ -235,7 +236,7 @@ func cmdCd(s *shell, args []string) int {
 	if err != nil {
 		return s.fail("cd", err)
 	}
-	s.dir = clean(s.path(dir))
+	s.dir = gopath.Clean(s.path(dir))
 	return 0
 }
 
@@ -273,7 +274,7 @@ func cmdSeq(s *shell, args []string) int {
 	if len(args) == 0 {
 		return 1
 	}
-	first, last := 1, 0
+	first := 1
 	last, err := strconv.Atoi(args[len(args)-1])
 	if err == nil && len(args) > 1 {
 		first, err = strconv.Atoi(args[0])

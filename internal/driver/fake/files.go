@@ -74,9 +74,8 @@ func ownerOf(u user, name string) (user, error) {
 		return u, nil
 	}
 	owner, err := lookUser(name)
-	if e, ok := err.(*ringfence.Error); ok {
-		e.Field = "owner"
-		return owner, e
+	if err != nil {
+		return owner, ringfence.Errorf(ringfence.CodeInvalidArgument, "there is no user %q in the sandbox", name).WithField("owner")
 	}
 	if u.uid != 0 && owner.uid != u.uid {
 		return owner, ringfence.Errorf(ringfence.CodeFilePermission, "only root may give files to another user").WithField("owner")
@@ -253,7 +252,14 @@ func (t *tree) appendTo(u user, path string, data []byte, truncate bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if n, err := t.walk(u, path, true); err == nil && n.kind == kindFile && !truncate {
-		data = append(append(make([]byte, 0, len(n.data)+len(data)), n.data...), data...)
+		if !n.may(u, 2) {
+			return denied(path)
+		}
+		if err := t.charge(int64(len(data))); err != nil {
+			return err
+		}
+		n.data, n.modified = append(n.data, data...), time.Now()
+		return nil
 	}
 	if dir, _ := split(path); dir != "" {
 		if _, err := t.walk(u, dir, true); err != nil { // the shell makes no parents

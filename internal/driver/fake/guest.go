@@ -181,7 +181,7 @@ func (g *guest) start(req guestproto.ProcessStart) (*process, error) {
 		sh.stdin = p.stdin
 	}
 	p.run = func() {
-		status := 0
+		var status int
 		if req.Shell != "" {
 			status = sh.runScript(req.Shell)
 		} else {

@@ -14,7 +14,8 @@ const pipeSize = 1 << 20
 type pipe struct {
 	mu     sync.Mutex
 	wake   chan struct{} // closed and replaced at every change; guarded by mu
-	buf    []byte        // guarded by mu
+	buf    []byte        // buf[from:] is there to be read; guarded by mu
+	from   int           // guarded by mu
 	closed bool          // the sandbox has ended; guarded by mu
 }
 
@@ -37,9 +38,11 @@ func (p *pipe) close() {
 func (p *pipe) read(b []byte, quit <-chan struct{}) (int, error) {
 	for {
 		p.mu.Lock()
-		if len(p.buf) > 0 {
-			n := copy(b, p.buf)
-			p.buf = append(p.buf[:0], p.buf[n:]...)
+		if p.from < len(p.buf) {
+			n := copy(b, p.buf[p.from:])
+			if p.from += n; p.from == len(p.buf) {
+				p.buf, p.from = p.buf[:0], 0
+			}
 			p.changedLocked()
 			p.mu.Unlock()
 			return n, nil
@@ -66,7 +69,10 @@ func (p *pipe) write(b []byte, quit <-chan struct{}) (int, error) {
 			p.mu.Unlock()
 			return done, io.ErrClosedPipe
 		}
-		if n := min(pipeSize-len(p.buf), len(b)-done); n > 0 {
+		if n := min(pipeSize-(len(p.buf)-p.from), len(b)-done); n > 0 {
+			if len(p.buf)+n > 2*pipeSize {
+				p.buf, p.from = append(p.buf[:0], p.buf[p.from:]...), 0
+			}
 			p.buf = append(p.buf, b[done:done+n]...)
 			done += n
 			p.changedLocked()

@@ -132,7 +132,10 @@ func cmdRm(s *shell, args []string) int {
 			recursive, force = true, true
 		default:
 			err := s.g.files.remove(s.user, s.path(a), recursive)
-			if err != nil && !(force && ringfence.CodeOf(err) == ringfence.CodeFileNotFound) {
+			if force && ringfence.CodeOf(err) == ringfence.CodeFileNotFound {
+				err = nil
+			}
+			if err != nil {
 				return s.fail("rm", err)
 			}
 		}

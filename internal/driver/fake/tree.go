@@ -29,7 +29,7 @@ type node struct {
 	mode     uint32
 	uid, gid uint32
 	modified time.Time
-	data     []byte           // never changed in place: readers hold it
+	data     []byte           // only ever grows in place: readers hold parts of it
 	entries  map[string]*node // of a directory
 	target   string           // of a link
 }
