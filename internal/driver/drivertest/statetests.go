@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,6 +28,13 @@ func (s suite) rescue(t *testing.T) {
 	}
 	_, _, err = i.Rescue(testContext(t), nil)
 	wantCode(t, "a rescue without a command", err, ringfence.CodeInvalidArgument)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, _, err = i.Rescue(ctx, []string{"/bin/sh", "-c", "sleep 1000"}); err == nil {
+		t.Error("a rescue outlived its context")
+	}
+	wantAlive(t, i)
 
 	// The agent is stuck: the link is silent, and the other way works.
 	if !freezeAgent(t, i) {

@@ -81,7 +81,7 @@ func (i *instance) save(ctx context.Context, dir string) error {
 	if err := i.call(ctx, boot.ContMgrCheckpoint, &opts, nil); err != nil {
 		return err
 	}
-	m := manifest{Engine: version.Version(), Image: st.Spec.ImagePath, Agent: i.d.agent, Size: st.Spec.Size, Files: map[string]string{}}
+	m := manifest{Engine: version.Version(), Image: st.Spec.ImagePath, Agent: st.Agent, Size: st.Spec.Size, Files: map[string]string{}}
 	for n, name := range names {
 		f := opts.FilePayload.Files[n]
 		if err := f.Sync(); err != nil {
@@ -110,41 +110,43 @@ func hashFile(f *os.File) (string, error) {
 }
 
 // checkManifest refuses a checkpoint that is not whole, or not of this sandbox's
-// image, size, agent and engine.
-func checkManifest(dir string, spec driver.Spec, agent string) error {
+// image, size and engine. It returns the image of the agent that is in it, which may
+// be an older one than new sandboxes get.
+func checkManifest(dir string, spec driver.Spec) (agent string, err error) {
 	raw, err := os.ReadFile(filepath.Join(dir, manifestFile))
 	if err != nil {
-		return ringfence.Errorf(ringfence.CodeFailedPrecondition, "there is no complete checkpoint to restore").WithHint("make a new snapshot")
+		return "", ringfence.Errorf(ringfence.CodeFailedPrecondition, "there is no complete checkpoint to restore").WithHint("make a new snapshot")
 	}
 	var m manifest
 	if err := json.Unmarshal(raw, &m); err != nil {
-		return ringfence.Errorf(ringfence.CodeFailedPrecondition, "the checkpoint is damaged").WithHint("make a new snapshot")
+		return "", ringfence.Errorf(ringfence.CodeFailedPrecondition, "the checkpoint is damaged").WithHint("make a new snapshot")
 	}
-	refuse := func(what string) error {
-		return ringfence.Errorf(ringfence.CodeFailedPrecondition, "the checkpoint is of another %s", what).WithHint("make a new snapshot")
+	refuse := func(what string) (string, error) {
+		return "", ringfence.Errorf(ringfence.CodeFailedPrecondition, "the checkpoint is of another %s", what).WithHint("make a new snapshot")
 	}
 	switch {
 	case m.Engine != version.Version():
 		return refuse("version of gVisor")
 	case m.Image != spec.ImagePath:
 		return refuse("image")
-	case m.Agent != agent:
-		return refuse("guest agent")
 	case m.Size != spec.Size:
 		return refuse("size")
+	}
+	if _, err := os.Stat(m.Agent); err != nil {
+		return "", ringfence.Errorf(ringfence.CodeFailedPrecondition, "the guest agent of the checkpoint is gone").WithHint("make a new snapshot")
 	}
 	for name, want := range m.Files {
 		f, err := os.Open(filepath.Join(dir, filepath.Base(name)))
 		if err != nil {
-			return ringfence.Errorf(ringfence.CodeFailedPrecondition, "the checkpoint is damaged: %s is missing", name).WithHint("make a new snapshot")
+			return "", ringfence.Errorf(ringfence.CodeFailedPrecondition, "the checkpoint is damaged: %s is missing", name).WithHint("make a new snapshot")
 		}
 		got, err := hashFile(f)
 		f.Close()
 		if err != nil || got != want {
-			return ringfence.Errorf(ringfence.CodeFailedPrecondition, "the checkpoint is damaged: %s has changed", name).WithHint("make a new snapshot")
+			return "", ringfence.Errorf(ringfence.CodeFailedPrecondition, "the checkpoint is damaged: %s has changed", name).WithHint("make a new snapshot")
 		}
 	}
-	return nil
+	return m.Agent, nil
 }
 
 // restoreGuest loads a checkpoint into a sentry that booted.

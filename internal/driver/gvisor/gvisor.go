@@ -105,20 +105,21 @@ func (d *Driver) Capabilities() driver.Capabilities {
 
 // Create starts a sandbox from its image.
 func (d *Driver) Create(ctx context.Context, spec driver.Spec) (driver.Instance, error) {
-	return d.start(ctx, spec, func(dir string) error { return startGuest(ctx, dir, spec.ID) })
+	return d.start(ctx, spec, d.agent, func(dir string) error { return startGuest(ctx, dir, spec.ID) })
 }
 
 // Restore starts a sandbox from a checkpoint.
 func (d *Driver) Restore(ctx context.Context, spec driver.Spec, from string) (driver.Instance, error) {
-	if err := checkManifest(from, spec, d.agent); err != nil {
+	agent, err := checkManifest(from, spec)
+	if err != nil {
 		return nil, err
 	}
-	return d.start(ctx, spec, func(dir string) error { return restoreGuest(ctx, dir, from) })
+	return d.start(ctx, spec, agent, func(dir string) error { return restoreGuest(ctx, dir, from) })
 }
 
 // start makes all that a sandbox has, boots its sentry and calls run, which makes
 // the guest go. If anything fails nothing is left.
-func (d *Driver) start(ctx context.Context, spec driver.Spec, run func(dir string) error) (_ driver.Instance, err error) {
+func (d *Driver) start(ctx context.Context, spec driver.Spec, agent string, run func(dir string) error) (_ driver.Instance, err error) {
 	if err := checkSpec(spec); err != nil {
 		return nil, err
 	}
@@ -141,7 +142,7 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec, run func(dir strin
 	if err != nil {
 		return nil, err
 	}
-	st := &state{Spec: spec, BootID: boot, CreatedAt: time.Now()}
+	st := &state{Spec: spec, Agent: agent, BootID: boot, CreatedAt: time.Now()}
 	if err := st.save(dir); err != nil {
 		return nil, err
 	}
@@ -154,7 +155,7 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec, run func(dir strin
 	if err := makeDisk(dir); err != nil {
 		return nil, err
 	}
-	oci := ociSpec(spec, d.agent, filepath.Join(d.dir, "sandboxes"))
+	oci := ociSpec(spec, agent, filepath.Join(d.dir, "sandboxes"))
 	s, err := d.boot(ctx, dir, spec, oci, func(pid int) error {
 		st.Pid = pid
 		if st.StartTime, err = startTime(pid); err != nil {

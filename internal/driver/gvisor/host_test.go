@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -294,4 +295,56 @@ func TestHostDiskFull(t *testing.T) {
 	}
 	defer again.Kill(context.Background())
 	drivertest.Attach(t, again, third)
+}
+
+// TestNothingPilesUp: sandboxes that came and went cost this process nothing.
+func TestNothingPilesUp(t *testing.T) {
+	d := open(t, t.TempDir())
+	cycle := func() {
+		spec := testSpec(t)
+		i, err := d.Create(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rwc, err := i.Link(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		rwc.Close()
+		if _, _, err := i.Rescue(t.Context(), []string{"/bin/true"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := i.Kill(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count := func() (files, routines, zombies int) {
+		fds, _ := os.ReadDir("/proc/self/fd")
+		procs, _ := filepath.Glob("/proc/[0-9]*/stat")
+		for _, p := range procs {
+			raw, _ := os.ReadFile(p)
+			_, rest, _ := strings.Cut(string(raw), ") ")
+			if f := strings.Fields(rest); len(f) > 1 && f[0] == "Z" && f[1] == strconv.Itoa(os.Getpid()) {
+				zombies++
+			}
+		}
+		return len(fds), runtime.NumGoroutine(), zombies
+	}
+	cycle()
+	time.Sleep(200 * time.Millisecond)
+	files, routines, _ := count()
+	for range 5 {
+		cycle()
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		f, r, z := count()
+		if f <= files && r <= routines && z == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("there are %d open files, %d goroutines, %d zombies; there were %d and %d", f, r, z, files, routines)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 }

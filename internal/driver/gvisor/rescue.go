@@ -7,6 +7,9 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/runsc/boot"
+
 	"ringfence.dev/ringfence"
 )
 
@@ -49,6 +52,7 @@ func (i *instance) Rescue(ctx context.Context, argv []string) (int, []byte, erro
 	}()
 	ws, err := waitPID(ctx, i.dir, i.id, pid)
 	if err != nil {
+		i.abandon(ctx, pid)
 		return 0, nil, fmt.Errorf("cannot wait for %q in sandbox %s: %w", argv[0], i.id, err)
 	}
 	status := ws.ExitStatus()
@@ -58,4 +62,14 @@ func (i *instance) Rescue(ctx context.Context, argv []string) (int, []byte, erro
 	// A child that argv left behind may hold the pipe open for ever.
 	r.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 	return status, <-output, nil
+}
+
+// abandon kills a process of a rescue that nobody waits for any more.
+func (i *instance) abandon(ctx context.Context, pid int32) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	args := &boot.SignalArgs{CID: i.id, Signo: int32(unix.SIGKILL), PID: pid, Mode: boot.DeliverToProcess}
+	if err := call(ctx, i.dir, boot.ContMgrSignal, args, nil); err != nil && i.alive() == nil {
+		i.d.log.Warn("cannot end a rescue", "sandbox", i.id, "error", err)
+	}
 }

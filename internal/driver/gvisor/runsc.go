@@ -20,6 +20,9 @@ const (
 // started again through /proc/self/exe, so main has to call MaybeRunsc before
 // anything else, and so has TestMain of every test that starts a sandbox.
 func MaybeRunsc() {
+	if len(os.Args) == 0 {
+		return
+	}
 	switch os.Args[0] {
 	case gatedArgv0:
 		gate := os.NewFile(gateFD, "gate")

@@ -23,6 +23,7 @@ const (
 // state is what a later daemon has to know about a sandbox.
 type state struct {
 	Spec      driver.Spec
+	Agent     string // path of the image of its agent
 	Pid       int
 	StartTime uint64 // of the process, in clock ticks since boot
 	BootID    string // of the host's kernel
