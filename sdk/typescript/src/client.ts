@@ -149,7 +149,12 @@ export class Client {
       redirect: "manual",
       signal: controller.signal,
     };
-    if (call.body instanceof ReadableStream) init.duplex = "half";
+    if (call.body instanceof ReadableStream) {
+      init.duplex = "half";
+      // Node's fetch keeps a copy of all that it sends, in case it has to send it again, unless these two rule that out.
+      init.redirect = "error";
+      init.window = null;
+    }
     const query = call.query === undefined || `${call.query}` === "" ? "" : `?${call.query}`;
     try {
       const response = await this.#connection.fetch(`${this.baseUrl}${call.path}${query}`, init);

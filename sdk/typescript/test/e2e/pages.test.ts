@@ -30,11 +30,13 @@ ${" "}
 
 `;
 
+// The page prints 'NA': 180 among the sums too. No pandas does: read_csv takes the text NA for a missing value, and
+// groupby leaves rows with a missing key out.
 const declaw = `\
 --- snippet 1 (exit=0) ---
 solution: {x: 13/7, y: 11/7}
 --- snippet 2 (exit=0) ---
-{'APAC': 150, 'EU': 80, 'NA': 180}
+{'APAC': 150, 'EU': 80}
 --- snippet 3 (exit=0) ---
 wrote /tmp/chart.png
 
