@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -29,6 +30,7 @@ type command struct {
 	env     []string
 	dir     string
 	user    account
+	shell   *command // what to execute instead if the program itself cannot be
 	// status and message stand in for a program that cannot be executed.
 	status  int
 	message string
@@ -115,6 +117,11 @@ func (a *agent) start(ch *channel, ps guestproto.ProcessStart) (*process, error)
 
 	a.procs.startMu.Lock()
 	err = a.ns.spawn(func() error { return a.forkExec(p, c, files) })
+	if errno, ok := err.(syscall.Errno); ok && c.shell != nil && errno != syscall.EAGAIN && errno != syscall.ENOMEM {
+		// A script without its first line, say: the shell knows what to do, or to say.
+		c = *c.shell
+		err = a.ns.spawn(func() error { return a.forkExec(p, c, files) })
+	}
 	if err == nil {
 		p.inner = innerPID(p.pid)
 		a.procs.add(p.id, p)
@@ -263,7 +270,7 @@ func (a *agent) prepare(ps guestproto.ProcessStart) (command, error) {
 		c.env = append(c.env, k+"="+v)
 	}
 	sort.Strings(c.env)
-	err = a.ns.onFileThread(user, func() error { return c.resolve(ps, id.WorkDir, env["PATH"]) })
+	err = a.ns.onFileThread(user, func() error { return c.resolve(ps, id.WorkDir, env) })
 	return c, err
 }
 
@@ -278,7 +285,7 @@ func mergeEnv(maps ...map[string]string) map[string]string {
 }
 
 // resolve finds the working directory and the program with the user's own rights.
-func (c *command) resolve(ps guestproto.ProcessStart, defaultDir, searchPath string) error {
+func (c *command) resolve(ps guestproto.ProcessStart, defaultDir string, env map[string]string) error {
 	if ps.WorkDir != "" {
 		if err := unix.Chdir(ps.WorkDir); err != nil {
 			return fail(codeInvalid, "cwd", "cannot use the working directory %q: %v", ps.WorkDir, err)
@@ -299,10 +306,21 @@ func (c *command) resolve(ps guestproto.ProcessStart, defaultDir, searchPath str
 			c.program = "/bin/sh"
 		}
 		c.args = []string{c.program, "-c", ps.Shell}
+		if words, ok := simpleCommand(ps.Shell); ok && plainEnv(env) {
+			if program, status := findProgram(words[0], env["PATH"]); status == 0 {
+				shell := *c
+				dir, err := unix.Getwd() // without symbolic links, as a shell has it
+				if err != nil {
+					return nil
+				}
+				c.shell, c.program, c.args = &shell, program, words
+				c.env = append(slices.Clip(c.env), shellEnv(dir, program)...)
+			}
+		}
 		return nil
 	}
 	c.args = ps.Args
-	c.program, c.status = findProgram(ps.Args[0], searchPath)
+	c.program, c.status = findProgram(ps.Args[0], env["PATH"])
 	switch c.status {
 	case 127:
 		c.message = ps.Args[0] + ": command not found\n"
