@@ -70,6 +70,14 @@ func serve(ctx context.Context, c *config.Config, out, errOut io.Writer) (err er
 		return err
 	}
 	defer lock.Release() // the end of the process releases it too
+	var secure *tls.Config
+	if c.TLSCert != "" {
+		pair, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
+		if err != nil {
+			return ringfence.Errorf(ringfence.CodeInvalidArgument, "cannot use tls_cert and tls_key: %w", err)
+		}
+		secure = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
+	}
 	// From here on a client that connects waits for the answer instead of being refused.
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
@@ -105,20 +113,20 @@ func serve(ctx context.Context, c *config.Config, out, errOut io.Writer) (err er
 		}
 	}
 	server := api.New(api.Options{Engine: eng, Log: log, Version: version, HostNames: hostNames(c), MaxBody: c.MaxBodyMiB << 20}).HTTP()
+	server.TLSConfig = secure
 	announce(out, log, c, listener.Addr(), key)
-	return run(ctx, server, listener, c, log)
+	return run(ctx, server, listener, log)
 }
 
 // run serves until ctx ends, and then lets what was begun come to its end.
-func run(ctx context.Context, server *http.Server, listener net.Listener, c *config.Config, log *slog.Logger) error {
+func run(ctx context.Context, server *http.Server, listener net.Listener, log *slog.Logger) error {
 	requests, stopRequests := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopRequests(nil)
 	server.BaseContext = func(net.Listener) context.Context { return requests }
 	failed := make(chan error, 1)
 	go func() {
-		if c.TLSCert != "" {
-			server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
-			failed <- server.ServeTLS(listener, c.TLSCert, c.TLSKey)
+		if server.TLSConfig != nil {
+			failed <- server.ServeTLS(listener, "", "")
 		} else {
 			failed <- server.Serve(listener)
 		}

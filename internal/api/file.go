@@ -9,7 +9,6 @@ import (
 	"path"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"ringfence.dev/ringfence"
@@ -200,20 +199,20 @@ func (c *call) writeFile() error {
 	if err != nil {
 		return err
 	}
-	info, err := c.Engine.WriteFile(c.r.Context(), f, c.query.Get("owner"), bits, &uploadBody{c: c})
+	body := c.body(c.r.Body)
+	info, err := c.Engine.WriteFile(c.r.Context(), f, c.query.Get("owner"), bits, uploadBody{body})
 	if err != nil {
 		return err
 	}
-	c.w.control.SetReadDeadline(time.Time{}) // the connection is only watched from now on
+	body.done()
 	return c.reply(http.StatusOK, fileWire(info))
 }
 
-// uploadBody is a body that may take its time as long as it moves.
-type uploadBody struct{ c *call }
+// uploadBody says what went wrong in the caller's words.
+type uploadBody struct{ io.Reader }
 
-func (b *uploadBody) Read(p []byte) (int, error) {
-	b.c.w.control.SetReadDeadline(time.Now().Add(stall)) // a writer without deadlines is one of a test
-	n, err := b.c.r.Body.Read(p)
+func (b uploadBody) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = ringfence.Errorf(ringfence.CodeInvalidArgument, "the body did not come to its end").WithCause(err)
 	}

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/engine"
@@ -161,9 +160,9 @@ func (c *call) decode(into any) error {
 	if c.r.ContentLength > c.MaxBody {
 		return tooLarge
 	}
-	c.w.control.SetReadDeadline(time.Now().Add(stall)) // likewise
-	raw, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, c.MaxBody))
-	c.w.control.SetReadDeadline(time.Time{}) // from now on the connection is only watched
+	body := c.body(http.MaxBytesReader(c.w.ResponseWriter, c.r.Body, c.MaxBody))
+	raw, err := io.ReadAll(body)
+	body.done()
 	if err != nil {
 		var limit *http.MaxBytesError
 		if errors.As(err, &limit) {
@@ -176,6 +175,8 @@ func (c *call) decode(into any) error {
 	}
 	return decodeStrict(raw, into)
 }
+
+func (c *call) body(r io.Reader) rolling { return rolling{r, c.w.control} }
 
 // reply answers with JSON.
 func (c *call) reply(status int, body any) error {

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"path"
@@ -75,24 +76,53 @@ type answer struct {
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 func (a *answer) WriteHeader(status int) {
+	a.move() // an answer may have no body, and the deadline of the one before may be near
 	if a.status == 0 || a.status < 200 {
 		a.status = status
 	}
 	a.ResponseWriter.WriteHeader(status)
 }
 
-// stall is how long a connection may stand still while it is read or written.
-const stall = 2 * time.Minute
+const (
+	// stall is how long a connection may stand still while it is read or written.
+	stall = 2 * time.Minute
+	// piece is how much has to move in that time.
+	piece = 256 << 10
+)
 
-func (a *answer) Write(p []byte) (int, error) {
+// move gives the connection time for the next piece. A writer without deadlines is
+// one of a test.
+func (a *answer) move() { _ = a.control.SetWriteDeadline(time.Now().Add(stall)) }
+
+func (a *answer) Write(p []byte) (total int, err error) {
 	if a.status == 0 {
 		a.status = http.StatusOK
 	}
-	a.control.SetWriteDeadline(time.Now().Add(stall)) // a writer without deadlines is one of a test
-	n, err := a.ResponseWriter.Write(p)
-	a.bytes += int64(n)
-	return n, err
+	for {
+		n := min(len(p), piece)
+		a.move()
+		n, err = a.ResponseWriter.Write(p[:n])
+		a.bytes += int64(n)
+		total += n
+		if p = p[n:]; err != nil || len(p) == 0 {
+			return total, err
+		}
+	}
 }
+
+// rolling is a request's body, which may take its time as long as it moves.
+type rolling struct {
+	body    io.Reader
+	control *http.ResponseController
+}
+
+func (r rolling) Read(p []byte) (int, error) {
+	_ = r.control.SetReadDeadline(time.Now().Add(stall))
+	return r.body.Read(p[:min(len(p), piece)])
+}
+
+// done leaves the connection to be watched for the client's going away.
+func (r rolling) done() { _ = r.control.SetReadDeadline(time.Time{}) }
 
 // ServeHTTP gives a request its id, refuses the wrong Host, and logs what came of it.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {

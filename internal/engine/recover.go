@@ -30,8 +30,13 @@ func (e *Engine) recover(ctx context.Context) error {
 	}
 	began := time.Now()
 	instances, err := e.Driver.Recover(ctx)
-	if err != nil {
+	switch {
+	case err == nil:
+	case instances == nil:
 		return ringfence.Errorf(ringfence.CodeInternal, "cannot find the sandboxes of the last run: %w", err)
+	default:
+		// Something could not be removed; that must not keep what runs from its owners.
+		e.Log.Error("cannot remove all that the last run left", "error", err)
 	}
 	rows, err := e.Store.LiveSandboxes(ctx)
 	if err != nil {
