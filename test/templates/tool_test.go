@@ -102,7 +102,7 @@ func TestPipInstalls(t *testing.T) {
 		want(t, "hello from rfone\n/usr/local/lib/python3.13/dist-packages/rfone.py")
 	b.sh(t, "user", "pip"+install+"rftwo && rftwo-command && python -c 'import rftwo; print(rftwo.__file__)' && rfone-command").
 		want(t, "hello from rftwo\n/home/user/.local/lib/python3.13/site-packages/rftwo.py\nhello from rfone")
-	b.sh(t, "user", "cd $(mktemp -d) && python -m venv v && v/bin/pip"+install+"rfone && v/bin/rfone-command").want(t, "hello from rfone")
+	b.sh(t, "user", "cd $(mktemp -d) && python -m venv --without-pip v && pip --python v/bin/python"+install+"rfone && v/bin/rfone-command").want(t, "hello from rfone")
 	b.sh(t, "root", "pip uninstall -q -y rfone && pip3 --version | cut -d' ' -f1").want(t, "pip")
 	b.sh(t, "root", "pip config list").want(t, "global.disable-pip-version-check='true'\nglobal.root-user-action='ignore'")
 }
