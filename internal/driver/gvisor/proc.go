@@ -13,17 +13,32 @@ import (
 // startTime returns when a process started, in clock ticks since boot. Together
 // with the boot id it tells a process from a later one with the same number.
 func startTime(pid int) (uint64, error) {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	fields, err := statFields(pid)
 	if err != nil {
 		return 0, err
+	}
+	return strconv.ParseUint(fields[19], 10, 64)
+}
+
+// isChild reports whether a process is this one's child, which has to reap it.
+func isChild(pid int) bool {
+	fields, err := statFields(pid)
+	return err == nil && fields[1] == strconv.Itoa(os.Getpid())
+}
+
+// statFields returns what /proc/PID/stat says behind the name: state, parent, …
+func statFields(pid int) ([]string, error) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, err
 	}
 	// The command's name is in parentheses and may hold anything.
 	_, rest, ok := strings.Cut(string(raw[max(bytes.LastIndexByte(raw, ')'), 0):]), " ")
 	fields := strings.Fields(rest)
 	if !ok || len(fields) < 20 {
-		return 0, fmt.Errorf("cannot read the start time of process %d", pid)
+		return nil, fmt.Errorf("cannot read the state of process %d", pid)
 	}
-	return strconv.ParseUint(fields[19], 10, 64)
+	return fields, nil
 }
 
 // bootID identifies this run of the host's kernel.

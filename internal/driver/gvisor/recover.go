@@ -73,7 +73,7 @@ func (d *Driver) recoverOne(id string) (*instance, error) {
 		s.kill()
 		err = errors.New("it was not started to the end")
 	default:
-		i, err = d.adopt(st, s, false)
+		i, err = d.adopt(st, s, isChild(st.Pid))
 	}
 	if err != nil {
 		unix.Close(pidfd)
