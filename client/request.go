@@ -45,7 +45,7 @@ type request struct {
 
 // call sends r and decodes its answer into out, unless that is nil.
 func (c *Client) call(ctx context.Context, r request, out any) error {
-	resp, err := c.send(ctx, r)
+	resp, err := c.send(ctx, r) //nolint:bodyclose // drain closes it
 	if err != nil {
 		return err
 	}

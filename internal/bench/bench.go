@@ -136,27 +136,27 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 	report = &Report{Machine: thisMachine()}
 	for _, w := range chosen {
 		result := Row{Name: w.name, Unit: w.unit, Budget: w.budget, higher: w.higher}
-		switch {
-		case w.measure == nil:
+		if w.measure == nil {
 			result.Skipped = w.later
-		default:
-			fmt.Fprintf(o.Progress, "%-20s %s … ", w.name, w.what)
-			began := time.Now()
-			err := w.measure(r, ctx, &result)
-			var skip skipped
-			switch {
-			case ctx.Err() != nil:
-				fmt.Fprintln(o.Progress, "interrupted")
-				return nil, context.Cause(ctx)
-			case errors.As(err, &skip):
-				result.Skipped = string(skip)
-			case err != nil:
-				result.Failed = err.Error()
-			default:
-				result.summarize()
-			}
-			fmt.Fprintf(o.Progress, "%s (%.1fs)\n", result.short(), time.Since(began).Seconds())
+			report.Rows = append(report.Rows, result)
+			continue
 		}
+		fmt.Fprintf(o.Progress, "%-20s %s … ", w.name, w.what)
+		began := time.Now()
+		err := w.measure(r, ctx, &result)
+		var skip skipped
+		switch {
+		case ctx.Err() != nil:
+			fmt.Fprintln(o.Progress, "interrupted")
+			return nil, context.Cause(ctx)
+		case errors.As(err, &skip):
+			result.Skipped = string(skip)
+		case err != nil:
+			result.Failed = err.Error()
+		default:
+			result.summarize()
+		}
+		fmt.Fprintf(o.Progress, "%s (%.1fs)\n", result.short(), time.Since(began).Seconds())
 		report.Rows = append(report.Rows, result)
 	}
 	return report, nil

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,7 +97,7 @@ func (r *run) startDaemon(ctx context.Context, dir string) (took time.Duration, 
 		case err := <-ended:
 			gone = true
 			text, _ := os.ReadFile(log.Name())
-			return 0, fmt.Errorf("the daemon ended (%v): %s", err, lastLine(text))
+			return 0, fmt.Errorf("the daemon ended (%w): %s", cmp.Or(err, errors.New("exit status 0")), lastLine(text))
 		case <-patience:
 			return 0, errors.New("the daemon does not answer after 30 s")
 		case <-ctx.Done():

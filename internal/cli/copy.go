@@ -75,7 +75,7 @@ func remotePath(s string) (id, file string, ok bool) {
 }
 
 func (a *App) upload(ctx context.Context, files client.Files, local, remote string, o client.WriteOptions) error {
-	var source io.Reader = a.in
+	source := a.in
 	if local != "-" {
 		file, err := os.Open(local)
 		if err != nil {

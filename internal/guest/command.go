@@ -2,6 +2,7 @@ package guest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -117,7 +118,8 @@ func (a *agent) start(ch *channel, ps guestproto.ProcessStart) (*process, error)
 
 	a.procs.startMu.Lock()
 	err = a.ns.spawn(func() error { return a.forkExec(p, c, files) })
-	if errno, ok := err.(syscall.Errno); ok && c.shell != nil && errno != syscall.EAGAIN && errno != syscall.ENOMEM {
+	var errno syscall.Errno
+	if c.shell != nil && errors.As(err, &errno) && errno != syscall.EAGAIN && errno != syscall.ENOMEM {
 		// A script without its first line, say: the shell knows what to do, or to say.
 		c = *c.shell
 		err = a.ns.spawn(func() error { return a.forkExec(p, c, files) })
