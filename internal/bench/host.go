@@ -12,9 +12,12 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"ringfence.dev/ringfence/client"
 )
@@ -217,10 +220,12 @@ func (r *run) daemonRSS(ctx context.Context, row *Row) error {
 	return nil
 }
 
-const idleSandboxes = 3
+// idleSandboxes is how many are looked at: the program that each of them runs is in
+// memory once, so that a single one would bear all of it.
+const idleSandboxes = 10
 
-// idle makes sandboxes, lets them settle and calls measure for each.
-func (r *run) idle(ctx context.Context, measure func(pids []int) error) (err error) {
+// idle makes sandboxes, lets them settle, and calls measure with the processes of each.
+func (r *run) idle(ctx context.Context, measure func(sandboxes [][]int) error) (err error) {
 	if r.host == nil {
 		return r.elsewhere()
 	}
@@ -240,56 +245,84 @@ func (r *run) idle(ctx context.Context, measure func(pids []int) error) (err err
 			return err
 		}
 	}
-	select {
-	case <-time.After(3 * time.Second):
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := wait(ctx, 3*time.Second); err != nil {
+		return err
 	}
+	var sandboxes [][]int
 	for _, s := range made {
 		pids := r.host.sandboxProcesses(s.ID())
 		if len(pids) == 0 {
 			return skipped("no process on this host has a sandbox's id in its arguments")
 		}
-		if err := measure(pids); err != nil {
-			return err
+		sandboxes = append(sandboxes, pids)
+	}
+	return measure(sandboxes)
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// ownMemory leaves out the processes that share the memory of one before them, as
+// some of gVisor's do: it would be counted again.
+func ownMemory(pids []int) []int {
+	const kcmpVM = 1 // KCMP_VM, see kcmp(2)
+	var own []int
+	for _, pid := range pids {
+		if !slices.ContainsFunc(own, func(other int) bool {
+			order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(pid), uintptr(other), kcmpVM, 0, 0, 0)
+			return errno == 0 && order == 0
+		}) {
+			own = append(own, pid)
 		}
 	}
-	return nil
+	return own
 }
 
 func (r *run) idlePSS(ctx context.Context, row *Row) error {
-	return r.idle(ctx, func(pids []int) error {
-		var sum int64
-		for _, pid := range pids {
-			file := fmt.Sprintf("/proc/%d/smaps_rollup", pid)
-			if _, err := os.ReadFile(file); errors.Is(err, fs.ErrPermission) {
-				return skipped("only root may see a process's share of memory")
+	row.Note = fmt.Sprintf("of %d sandboxes", idleSandboxes)
+	return r.idle(ctx, func(sandboxes [][]int) error {
+		for _, pids := range sandboxes {
+			var sum int64
+			for _, pid := range ownMemory(pids) {
+				file := fmt.Sprintf("/proc/%d/smaps_rollup", pid)
+				if _, err := os.ReadFile(file); errors.Is(err, fs.ErrPermission) {
+					return skipped("only root may see a process's share of memory")
+				}
+				sum += kilobytes(lineOf(file, "Pss"))
 			}
-			sum += kilobytes(lineOf(file, "Pss"))
+			row.add(float64(sum) / 1e6)
 		}
-		row.add(float64(sum) / 1e6)
 		return nil
 	})
 }
 
-// idleCPU measures for long enough that one tick of the clock is a tenth of a percent.
+// idleCPU looks for long enough that one tick of the clock is a tenth of a percent.
 func (r *run) idleCPU(ctx context.Context, row *Row) error {
-	return r.idle(ctx, func(pids []int) error {
-		const window = 10 * time.Second
-		used := func() (sum time.Duration) {
+	return r.idle(ctx, func(sandboxes [][]int) error {
+		used := func(pids []int) (sum time.Duration) {
 			for _, pid := range pids {
 				stat, _ := readStat(pid)
 				sum += stat.cpu
 			}
 			return sum
 		}
-		before, began := used(), time.Now()
-		select {
-		case <-time.After(window):
-		case <-ctx.Done():
-			return ctx.Err()
+		before := make([]time.Duration, len(sandboxes))
+		for i, pids := range sandboxes {
+			before[i] = used(pids)
 		}
-		row.add(100 * float64(used()-before) / float64(time.Since(began)))
+		began := time.Now()
+		if err := wait(ctx, 10*time.Second); err != nil {
+			return err
+		}
+		for i, pids := range sandboxes {
+			row.add(100 * float64(used(pids)-before[i]) / float64(time.Since(began)))
+		}
 		return nil
 	})
 }
