@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -190,8 +191,9 @@ func TestSessionEnds(t *testing.T) {
 	eachBed(t, func(t *testing.T, b *bed) {
 		var out bytes.Buffer
 		started := make(chan struct{})
+		var once sync.Once
 		p := b.start(t, guestproto.ProcessStart{ID: "survivor", Shell: "echo one; sleep 0.5; echo two"}, func(c guestlink.Chunk) error {
-			close(started)
+			once.Do(func() { close(started) })
 			return nil
 		})
 		<-started

@@ -28,6 +28,7 @@ func TestRootIsBounded(t *testing.T) {
 		{"Nproc", `ulimit -u 2>/dev/null || ulimit -p`, "264\n"},
 		{"RaiseNproc", `ulimit -u unlimited 2>/dev/null && echo raised || echo refused`, "refused\n"},
 		{"UsualThings", `touch /root/x && chown user /root/x && chmod 4755 /root/x && rm /root/x && mknod /tmp/null c 1 3 && echo x > /tmp/null && chroot / true && echo fine`, "fine\n"},
+		{"Groups", `groupadd -g 777 extra && usermod -a -G extra user && echo done`, "done\n"},
 		{"BecomeUser", `setpriv --reuid user --regid user --clear-groups id -un`, "user\n"},
 		{"Tmp", `stat -c '%a %U' /tmp; stat -f -c %T /tmp | grep -c tmpfs`, "1777 root\n0\n"},
 		{"Hosts", `grep -c -w box /etc/hosts`, "1\n"},
@@ -43,6 +44,17 @@ func TestRootIsBounded(t *testing.T) {
 	t.Run("AgentLives", func(t *testing.T) {
 		if _, err := b.conn.Ping(testContext(t)); err != nil {
 			t.Error(err)
+		}
+	})
+	t.Run("SupplementaryGroups", func(t *testing.T) {
+		b.sh(t, "mkdir -m 750 /srv/extra && chgrp extra /srv/extra && echo x > /srv/extra/f && chmod 640 /srv/extra/f && chgrp extra /srv/extra/f")
+		r := b.run(t, guestproto.ProcessStart{Shell: "id -G; id -un; echo $HOME; cat /srv/extra/f;", User: "user"})
+		if r.stdout != "1000 777\nuser\n/home/user\nx\n" {
+			t.Errorf("got %+v", r)
+		}
+		got, err := b.read(t, guestproto.FileRead{FilePath: guestproto.FilePath{Path: "/srv/extra/f", User: "user"}})
+		if err != nil || string(got) != "x\n" {
+			t.Errorf("got %q, %v", got, err)
 		}
 	})
 	// File calls see what commands see, with no more rights.
