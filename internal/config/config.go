@@ -70,7 +70,7 @@ var Keys = []Key{
 	number("max_vcpu", "0", "largest number of cores of one sandbox; 0: the host's", func(c *Config) *int { return &c.MaxVCPU }),
 	number("max_memory_mib", "0", "largest memory of one sandbox, in MiB; 0: three quarters of the host's", func(c *Config) *int64 { return &c.MaxMemoryMiB }),
 	number("max_disk_mib", "65536", "largest disk of one sandbox, in MiB", func(c *Config) *int64 { return &c.MaxDiskMiB }),
-	number("max_procs", "4096", "largest number of processes in one sandbox", func(c *Config) *int { return &c.MaxProcs }),
+	number("max_procs", "1024", "largest number of processes in one sandbox", func(c *Config) *int { return &c.MaxProcs }),
 	number("memory_reserve_mib", "0", "memory of the host that sandboxes never get, in MiB: a create that would eat it is refused; 0: a tenth of the host's, at least 512", func(c *Config) *int64 { return &c.MemoryReserveMiB }),
 	list("host_names", "names by which clients reach this server beside its own address, separated by commas; a request for another name is refused", func(c *Config) *[]string { return &c.HostNames }),
 	number("max_body_mib", "32", "largest JSON body of a request, in MiB; files are not bound by it", func(c *Config) *int64 { return &c.MaxBodyMiB }),

@@ -93,16 +93,9 @@ func Load(ref string) (*Recipe, error) {
 	if ref == "." || ref == ".." || strings.HasPrefix(ref, "./") || strings.HasPrefix(ref, "../") || filepath.IsAbs(ref) {
 		return loadDir(ref)
 	}
-	builtin, err := BuiltIn()
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, r := range builtin {
-		if r.Name == ref || slices.Contains(r.Aliases, ref) {
-			return r, nil
-		}
-		names = append(names, r.Name)
+	r, names, err := findBuiltIn(ref)
+	if r != nil || err != nil {
+		return r, err
 	}
 	if info, err := os.Stat(ref); err == nil && info.IsDir() {
 		return nil, ringfence.Errorf(ringfence.CodeTemplateNotFound, "there is no built-in template %q", ref).
@@ -110,6 +103,23 @@ func Load(ref string) (*Recipe, error) {
 	}
 	return nil, ringfence.Errorf(ringfence.CodeTemplateNotFound, "there is no built-in template %q", ref).
 		WithHint("built in are %s; a recipe of your own is given as a path, such as ./%s", strings.Join(names, ", "), path.Base(ref))
+}
+
+// findBuiltIn returns the recipe in the binary of that name or alias, nil when
+// there is none, and the names of all. It never looks at the file system.
+func findBuiltIn(name string) (*Recipe, []string, error) {
+	builtin, err := BuiltIn()
+	if err != nil {
+		return nil, nil, err
+	}
+	var names []string
+	for _, r := range builtin {
+		if r.Name == name || slices.Contains(r.Aliases, name) {
+			return r, nil, nil
+		}
+		names = append(names, r.Name)
+	}
+	return nil, names, nil
 }
 
 // BuiltIn returns the recipes in the binary, sorted by name.

@@ -66,7 +66,8 @@ func (s Store) Lookup(name string) (ringfence.Template, error) {
 func (s Store) notFound(name string) error {
 	e := ringfence.Errorf(ringfence.CodeTemplateNotFound, "there is no template %q", name)
 	near := s.Near(name)
-	if r, err := Load(name); err == nil {
+	// The name comes from a caller of the API: it is never taken for a path.
+	if r, _, err := findBuiltIn(name); err == nil && r != nil {
 		return e.WithHint("it is built in but not built on this host yet: run `ringfence template build %s`", r.Name)
 	}
 	if len(near) == 0 {

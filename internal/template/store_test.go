@@ -113,3 +113,23 @@ func TestPrune(t *testing.T) {
 		t.Errorf("no directory: %v, %v", removed, err)
 	}
 }
+
+// TestLookupTakesNoPath: the name comes from callers of the API, who must not learn
+// which directories the host has, nor what a recipe in one of them says.
+func TestLookupTakesNoPath(t *testing.T) {
+	s := storeWith(t)
+	dir := t.TempDir()
+	recipe := "name = \"mine\"\nsummary = \"x\"\nsuite = \"trixie\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "template.toml"), []byte(recipe), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{dir, "/etc", ".", "..", "./x", "../../etc/passwd"} {
+		_, err := s.Lookup(name)
+		if ringfence.CodeOf(err) != ringfence.CodeTemplateNotFound {
+			t.Errorf("%s: %v", name, err)
+		}
+		if strings.Contains(err.Error(), "mine") || strings.Contains(err.Error(), "built in but") {
+			t.Errorf("%s was read as a path: %v", name, err)
+		}
+	}
+}
