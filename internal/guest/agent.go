@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -116,7 +117,7 @@ func (a *agent) serve(ch *channel, open guestproto.Open) {
 	} else {
 		err = fail(codeNotYetSupported, "", "the guest agent has no method %q", open.Method)
 	}
-	if err == errGone {
+	if errors.Is(err, errGone) {
 		return
 	}
 	ch.result(value, err)

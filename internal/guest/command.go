@@ -162,7 +162,7 @@ func (a *agent) forkExec(p *process, c command, files []uintptr) error {
 		}
 		p.pid, err = syscall.ForkExec(c.program, c.args, attr)
 		unix.Close(attr.Sys.CgroupFD)
-		if err != syscall.EAGAIN {
+		if !errors.Is(err, syscall.EAGAIN) {
 			break
 		}
 	}
@@ -171,9 +171,9 @@ func (a *agent) forkExec(p *process, c command, files []uintptr) error {
 
 // notExecuted is a program that passed the checks and was refused by the kernel.
 func (a *agent) notExecuted(p *process, c command, err error) (*process, error) {
-	errno, ok := err.(syscall.Errno)
+	var errno syscall.Errno
 	switch {
-	case !ok:
+	case !errors.As(err, &errno):
 		return nil, err
 	case errno == syscall.EAGAIN || errno == syscall.ENOMEM:
 		return nil, fail(codeExhausted, "", "cannot start the command: the sandbox's limit on processes or memory is reached")

@@ -47,7 +47,7 @@ func wireError(err error) *guestproto.Error {
 // fileError says what went wrong with a path. what is "read", "write", ….
 func fileError(what, path string, err error) error {
 	var e *ringfence.Error
-	if errors.As(err, &e) || err == errGone {
+	if errors.As(err, &e) || errors.Is(err, errGone) {
 		return err
 	}
 	code, text := codeInternal, err.Error()

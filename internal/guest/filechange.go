@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"errors"
 	"path"
 	"strings"
 
@@ -62,10 +63,10 @@ func renameFile(a *agent, _ *channel, f guestproto.FileRename) (any, error) {
 	var info guestproto.FileInfo
 	err = a.ns.onFileThread(u, func() error {
 		err := unix.Rename(from, to)
-		if err == unix.EXDEV {
+		if errors.Is(err, unix.EXDEV) {
 			return fail(codeInvalid, "to", "cannot rename %q to %q: they are on different file systems; copy it and remove the old one", from, to)
 		}
-		if err == unix.ENOENT {
+		if errors.Is(err, unix.ENOENT) {
 			var st unix.Stat_t
 			if unix.Lstat(from, &st) == nil {
 				return fail(codeFileNotFound, "to", "cannot rename %q to %q: the target's directory does not exist", from, to)
@@ -141,7 +142,7 @@ func removeTree(ch *channel, parent int, name string, depth int) error {
 		return err
 	}
 	err = unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
-	if err == unix.ENOENT {
+	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	return err
@@ -171,10 +172,10 @@ func removeEntries(ch *channel, fd, depth int) error {
 			for _, name := range names {
 				removed = true
 				err := unix.Unlinkat(fd, name, 0)
-				if err == unix.EISDIR || err == unix.EPERM {
+				if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
 					err = removeTree(ch, fd, name, depth+1)
 				}
-				if err != nil && err != unix.ENOENT {
+				if err != nil && !errors.Is(err, unix.ENOENT) {
 					return err
 				}
 			}

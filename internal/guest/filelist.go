@@ -2,6 +2,7 @@ package guest
 
 import (
 	"encoding/json"
+	"errors"
 	"path"
 
 	"golang.org/x/sys/unix"
@@ -103,11 +104,13 @@ func (l *lister) entry(fd int, dir, name string, depth int) error {
 		return nil
 	}
 	sub, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	switch err {
-	case nil:
+	if err == nil {
 		return l.walk(sub, full, depth-1)
-	case unix.EACCES, unix.EPERM, unix.ENOENT, unix.ENOTDIR, unix.ELOOP:
-		return nil // not for this user, or another thing by now; the entry itself is listed
+	}
+	for _, gone := range []error{unix.EACCES, unix.EPERM, unix.ENOENT, unix.ENOTDIR, unix.ELOOP} {
+		if errors.Is(err, gone) {
+			return nil // not for this user, or another thing by now; the entry itself is listed
+		}
 	}
 	return err
 }

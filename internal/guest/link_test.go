@@ -2,6 +2,7 @@ package guest
 
 import (
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
 	"sync"
@@ -108,7 +109,7 @@ func TestFrozenObeysNothing(t *testing.T) {
 	if len(l.channels) != 0 {
 		t.Error("a frozen agent took a call")
 	}
-	if err := l.send(l.session, guestproto.Header{Type: guestproto.TypePong}, nil); err != errGone {
+	if err := l.send(l.session, guestproto.Header{Type: guestproto.TypePong}, nil); !errors.Is(err, errGone) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"errors"
 	"runtime/debug"
 	"sort"
 	"strings"
@@ -55,7 +56,7 @@ func (t *processTable) reap() {
 		// until the one who started it has let go of startMu.
 		var info siginfo
 		err := waitAny(&info)
-		if err == unix.EINTR {
+		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"unicode"
 
@@ -69,6 +70,9 @@ func linkError(what string, err error) error {
 	var e *ringfence.Error
 	if errors.As(err, &e) {
 		return err
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF // nobody may take the end of the link for the end of a file
 	}
 	return &ringfence.Error{Code: ringfence.CodeUnavailable, Message: what, Err: err}
 }

@@ -110,7 +110,7 @@ func (r *fileReader) WriteTo(w io.Writer) (int64, error) {
 	var total int64
 	for {
 		if len(r.rest) == 0 {
-			if err := r.next(); err == io.EOF {
+			if err := r.next(); err == io.EOF { //nolint:errorlint // an error that wraps it is not the end of the file
 				return total, nil
 			} else if err != nil {
 				return total, err
@@ -147,9 +147,14 @@ func (c *Conn) WriteFile(ctx context.Context, f guestproto.FileWrite, r io.Reade
 		err = ch.sendFrom(ctx, r)
 	}
 	switch {
-	case err == io.EOF:
-		err = ch.sendEnd(ctx)
-	case err == errCallOver: // the guest has its reason, which is the result
+	case err == io.EOF: //nolint:errorlint // an error that wraps it is no end of the caller's data
+		// A caller that has given up must not have what it got by then made the file.
+		if err = ctx.Err(); err == nil {
+			err = ch.sendEnd(ctx)
+		} else {
+			err = contextError(ctx, "cannot write the file")
+		}
+	case errors.Is(err, errCallOver): // the guest has its reason, which is the result
 		err = nil
 	}
 	if err != nil {

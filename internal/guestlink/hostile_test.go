@@ -206,6 +206,30 @@ func TestBrokenProtocol(t *testing.T) {
 	}
 }
 
+// A link that ends within a file is no end of the file.
+func TestLinkEndsInAFile(t *testing.T) {
+	for name, read := range map[string]func(io.Reader) error{
+		"Read":    func(r io.Reader) error { _, err := io.ReadAll(struct{ io.Reader }{r}); return err },
+		"WriteTo": func(r io.Reader) error { _, err := io.Copy(io.Discard, r); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := attach(t, func(g *guest) {
+				ch := g.waitOpen()
+				g.send(event(ch, guestproto.FileInfo{Path: "/a", Type: "file", Size: 10}))
+				g.send(guestproto.Header{Type: guestproto.TypeData, Channel: ch}, []byte("12345"))
+				g.close()
+			})
+			_, r, err := conn.ReadFile(t.Context(), guestproto.FileRead{FilePath: guestproto.FilePath{Path: "/a"}})
+			if err == nil {
+				err = read(r)
+			}
+			if ringfence.CodeOf(err) != ringfence.CodeUnavailable || errors.Is(err, io.EOF) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
 // Results that are frames, and no results.
 func TestBadResults(t *testing.T) {
 	long := strings.Repeat("long\x1b[31m\u202e", 1000)

@@ -58,7 +58,7 @@ func (ch *channel) sendFrom(ctx context.Context, r io.Reader) error {
 		return err
 	}
 	buf := newBuffer(guestproto.HeaderSize + n)
-	n, rerr := io.ReadFull(r, buf.bytes[guestproto.HeaderSize:guestproto.HeaderSize+n])
+	n, rerr := fill(r, buf.bytes[guestproto.HeaderSize:guestproto.HeaderSize+n])
 	if n > 0 {
 		frame := buf.bytes[:guestproto.HeaderSize+n]
 		guestproto.PutHeader(frame, guestproto.Header{Type: guestproto.TypeData, Channel: ch.id, Position: ch.sent},
@@ -70,13 +70,25 @@ func (ch *channel) sendFrom(ctx context.Context, r io.Reader) error {
 	} else {
 		buf.release()
 	}
-	switch rerr {
-	case nil:
-		return nil
-	case io.EOF, io.ErrUnexpectedEOF:
-		return io.EOF
+	if rerr == nil || rerr == io.EOF { //nolint:errorlint // an error that wraps it is a failure
+		return rerr
 	}
 	return readError{rerr}
+}
+
+// fill reads until p is full. It is not io.ReadFull, which cannot tell the end of the
+// data from a reader that fails with io.ErrUnexpectedEOF, as an HTTP body does whose
+// sender went away: half of a file would take the place of the whole.
+func fill(r io.Reader, p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		var m int
+		m, err = r.Read(p[n:])
+		n += m
+	}
+	if n == len(p) {
+		return n, nil // what else there is to say, the next read says again
+	}
+	return n, err
 }
 
 // readError is an error of the caller's reader.

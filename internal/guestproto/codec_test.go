@@ -160,11 +160,11 @@ func TestStrict(t *testing.T) {
 		}
 	}
 	r := guestproto.NewReader(bytes.NewReader(good[:len(good)-1]))
-	if _, _, err := r.Next(alloc); err != io.ErrUnexpectedEOF {
+	if _, _, err := r.Next(alloc); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("got %v", err)
 	}
 	r = guestproto.NewReader(bytes.NewReader(nil))
-	if _, _, err := r.Next(alloc); err != io.EOF {
+	if _, _, err := r.Next(alloc); !errors.Is(err, io.EOF) {
 		t.Errorf("got %v", err)
 	}
 }

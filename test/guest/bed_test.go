@@ -160,8 +160,7 @@ func gvisorBed(t testing.TB, size ringfence.Size) *bed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Not t.TempDir: its path may be too long for a socket.
-	dir, err := os.MkdirTemp("", "rfg-")
+	dir, err := os.MkdirTemp("", "rfg-") //nolint:usetesting // t.TempDir may be too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -286,11 +286,17 @@ func TestFileUsers(t *testing.T) {
 }
 
 // failingReader fails after some bytes.
-type failingReader struct{ n int }
+type failingReader struct {
+	n   int
+	err error // errReader when nil
+}
 
 var errReader = errors.New("the caller's reader failed")
 
 func (r *failingReader) Read(p []byte) (int, error) {
+	if r.n <= 0 && r.err != nil {
+		return 0, r.err
+	}
 	if r.n <= 0 {
 		return 0, errReader
 	}
@@ -303,18 +309,23 @@ func TestFileWriteGivenUp(t *testing.T) {
 	eachBed(t, func(t *testing.T, b *bed) {
 		dir := b.place(t)
 		b.write(t, guestproto.FileWrite{FilePath: at(dir + "/f")}, []byte("old"))
-		if _, err := b.conn.WriteFile(testContext(t), guestproto.FileWrite{FilePath: at(dir + "/f")}, &failingReader{3 << 20}); !errors.Is(err, errReader) {
+		if _, err := b.conn.WriteFile(testContext(t), guestproto.FileWrite{FilePath: at(dir + "/f")}, &failingReader{n: 3 << 20}); !errors.Is(err, errReader) {
+			t.Errorf("got %v", err)
+		}
+		// As an HTTP body does whose sender went away.
+		cut := io.MultiReader(strings.NewReader("half"), &failingReader{err: io.ErrUnexpectedEOF})
+		if _, err := b.conn.WriteFile(testContext(t), guestproto.FileWrite{FilePath: at(dir + "/f")}, cut); !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("got %v", err)
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		r, w := io.Pipe()
-		go func() { w.Write(make([]byte, 1<<20)); cancel(); w.Close() }()
+		go func() { w.Write(make([]byte, 1<<20)); cancel(); w.Close() }() // the end comes after the cancellation
 		if _, err := b.conn.WriteFile(ctx, guestproto.FileWrite{FilePath: at(dir + "/f")}, r); ringfence.CodeOf(err) != ringfence.CodeCanceled {
 			t.Errorf("got %v", err)
 		}
 		waitFor(t, func() bool { return equal(b.list(t, guestproto.FileList{FilePath: at(dir)}), []string{dir + "/f"}) })
 		if got, err := b.read(t, guestproto.FileRead{FilePath: at(dir + "/f")}); string(got) != "old" {
-			t.Errorf("got %q, %v", got, err)
+			t.Errorf("got %.40q, %v", got, err)
 		}
 	})
 }
@@ -334,7 +345,7 @@ func TestFileListLarge(t *testing.T) {
 			}
 			return nil
 		})
-		if err != stop {
+		if !errors.Is(err, stop) {
 			t.Errorf("got %v", err)
 		}
 		if _, err := b.conn.Ping(testContext(t)); err != nil {
@@ -379,7 +390,7 @@ func TestFileMemoryIsFlat(t *testing.T) {
 func TestDiskFull(t *testing.T) {
 	b := gvisorBed(t, ringfence.Size{VCPU: 2, MemoryMiB: 256, DiskMiB: 64})
 	for _, dir := range []string{"/srv/d", "/tmp", "/root"} {
-		_, err := b.conn.WriteFile(testContext(t), guestproto.FileWrite{FilePath: at(dir + "/big")}, &failingReader{200 << 20})
+		_, err := b.conn.WriteFile(testContext(t), guestproto.FileWrite{FilePath: at(dir + "/big")}, &failingReader{n: 200 << 20})
 		wantCode(t, err, ringfence.CodeDiskFull, "path")
 		names := b.list(t, guestproto.FileList{FilePath: at(dir)})
 		for _, name := range names {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -203,16 +204,16 @@ func TestSessionEnds(t *testing.T) {
 		}
 		why := ringfence.Errorf(ringfence.CodeSandboxEnded, "the sandbox ended")
 		b.conn.CloseWithError(why)
-		if _, err := p.Wait(testContext(t)); err != why {
+		if _, err := p.Wait(testContext(t)); !errors.Is(err, why) {
 			t.Errorf("got %v", err)
 		}
-		if _, err := io.ReadAll(r); err != nil && err != why {
+		if _, err := io.ReadAll(r); err != nil && !errors.Is(err, why) {
 			t.Errorf("got %v", err)
 		}
-		if _, err := b.conn.Ping(testContext(t)); err != why {
+		if _, err := b.conn.Ping(testContext(t)); !errors.Is(err, why) {
 			t.Errorf("got %v", err)
 		}
-		if err := b.conn.Identity(testContext(t), guestproto.Identity{}); err != why {
+		if err := b.conn.Identity(testContext(t), guestproto.Identity{}); !errors.Is(err, why) {
 			t.Errorf("got %v", err)
 		}
 		b.attach(t)
@@ -261,7 +262,7 @@ func TestCheckpointAndRestore(t *testing.T) {
 	if _, err := p.Wait(ctx); err == nil {
 		t.Error("a frozen session has a result")
 	}
-	dir, err := os.MkdirTemp("", "rfc-")
+	dir, err := os.MkdirTemp("", "rfc-") //nolint:usetesting // the sandbox's user has to reach it
 	if err != nil {
 		t.Fatal(err)
 	}
