@@ -21,6 +21,7 @@ tests.on("test:start", ({ name, nesting }) => {
 });
 tests.on("test:pass", ({ name, details, skip }) => {
   if (details.type === "suite" && skip === undefined) return;
+  if (files.includes(name)) return; // a file without tests for this driver counts as none
   if (skip === undefined) counts.passed++;
   else {
     counts.skipped++;

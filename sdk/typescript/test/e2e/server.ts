@@ -41,13 +41,6 @@ if (missing !== undefined && process.env["RINGFENCE_TEST_REQUIRE_ALL"] === "1")
 /** Options of a test that the server is needed for. */
 export const needsServer = { skip: missing === undefined ? false : `missing: ${missing}` };
 
-/** Options of a test that only real sandboxes can pass; with the fake driver it is another run's. */
-export const needsGvisor =
-  driver === "gvisor" ? needsServer : { skip: "runs with RINGFENCE_TEST_DRIVER=gvisor" };
-
-/** Options of a test that is about the server rather than about what isolates. */
-export const needsFake = driver === "fake" ? needsServer : { skip: "runs with RINGFENCE_TEST_DRIVER=fake" };
-
 export class RealServer {
   readonly apiKey = `rf_${randomBytes(32).toString("hex")}`;
   url = "";
@@ -91,6 +84,7 @@ export class RealServer {
       stdio: ["ignore", log, log],
     });
     this.#process = child;
+    process.once("exit", () => child.kill("SIGKILL")); // of a test run that breaks down
     for (const end = Date.now() + 60_000; ; ) {
       if (child.exitCode !== null)
         throw new Error(`the server ended with ${child.exitCode}:\n${await this.log()}`);
