@@ -52,7 +52,7 @@ export type {
   RemoveOptions,
   WriteManyOptions,
   WriteOptions,
-} from "./files.js";
+} from "./file-options.js";
 export { Files } from "./files.js";
 export { LocalFile, localFile } from "./platform/node.js";
 export type { CommandEndReason } from "./result.js";
