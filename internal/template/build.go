@@ -192,11 +192,13 @@ func (b *builder) make(ctx context.Context, r *Recipe, key string, base *ringfen
 	if err != nil {
 		return Result{}, err
 	}
-	defer func() {
-		if e := os.RemoveAll(dir); e != nil {
-			err = errors.Join(err, fmt.Errorf("cannot remove the build directory: %w", e))
+	clean := func(func(string)) error {
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("cannot remove the build directory: %w", err)
 		}
-	}()
+		return nil
+	}
+	defer func() { err = errors.Join(err, clean(nil)) }()
 
 	t := &tree{recipe: r, dir: dir, root: filepath.Join(dir, "root"), tmp: filepath.Join(dir, "tmp")}
 	t.inherit(base)
@@ -216,7 +218,7 @@ func (b *builder) make(ctx context.Context, r *Recipe, key string, base *ringfen
 		return err
 	}})
 	for i, s := range stages {
-		err := b.progress.step(i+1, len(stages), r.Name+": "+s.title, func(line func(string)) error { return s.run(ctx, line) })
+		err := b.progress.step(i+1, len(stages)+1, r.Name+": "+s.title, func(line func(string)) error { return s.run(ctx, line) })
 		if err != nil {
 			return Result{}, err
 		}
@@ -230,6 +232,9 @@ func (b *builder) make(ctx context.Context, r *Recipe, key string, base *ringfen
 		WorkDir: t.workDir, Size: t.size, Recipe: key, BuiltAt: time.Now(),
 	}
 	if err := b.publish(image, made, r.Summary); err != nil {
+		return Result{}, err
+	}
+	if err := b.progress.step(len(stages)+1, len(stages)+1, r.Name+": clean up", clean); err != nil {
 		return Result{}, err
 	}
 	return Result{Template: made, ImageSize: info.Size()}, nil

@@ -18,7 +18,7 @@ import (
 
 func TestBuildFails(t *testing.T) {
 	for _, c := range []struct{ name, toml, script, want string }{
-		{"script", "[[steps]]\nrun = 'a.sh'\n", "echo before; echo the reason >&2; exit 7", "exit status 7\nbefore\nthe reason"},
+		{"script", "[[steps]]\nrun = 'a.sh'\n", "echo before; echo the reason >&2; exit 7", "\n    | before\n    | the reason\n"},
 		{"unset variable", "[[steps]]\nrun = 'a.sh'\n", "echo $nothing_of_that_name", "nothing_of_that_name"},
 		{"no such user", "[[steps]]\nrun = 'a.sh'\nuser = 'nobody-here'\n", "true", `no user "nobody-here"`},
 		{"final user", "user='nobody-here'\n[[steps]]\nrun = 'a.sh'\n", "true", `no user "nobody-here"`},
@@ -29,9 +29,10 @@ func TestBuildFails(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := tinyStore(t)
 			toml := "name = 'x'\n" + c.toml + "\n[base]\ntemplate = 'tiny'\n"
-			_, err := Build(t.Context(), Options{Recipe: recipeDir(t, toml, map[string]string{"a.sh": c.script, "r.lock": "six==1.0 --hash=sha256:00\n"}), Dir: s.Dir})
-			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), `cannot build template "x"`) {
-				t.Errorf("got %v, want %q in it", err, c.want)
+			var out bytes.Buffer
+			_, err := Build(t.Context(), Options{Recipe: recipeDir(t, toml, map[string]string{"a.sh": c.script, "r.lock": "six==1.0 --hash=sha256:00\n"}), Dir: s.Dir, Progress: &out})
+			if err == nil || !strings.Contains(out.String()+err.Error(), c.want) || !strings.Contains(err.Error(), `cannot build template "x"`) {
+				t.Errorf("got %v, want %q in it or in\n%s", err, c.want, &out)
 			}
 			onlyBase(t, s)
 		})

@@ -1,9 +1,11 @@
 package template
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -97,6 +99,10 @@ func (p *progress) end(err error) {
 		how = "FAILED after"
 	}
 	fmt.Fprintf(p.w, "%s: %s %.1f s\n", p.label, how, time.Since(p.since).Seconds())
+	var failed *StepError
+	if errors.As(err, &failed) && failed.Tail != "" {
+		fmt.Fprintf(p.w, "    | %s\n", strings.ReplaceAll(failed.Tail, "\n", "\n    | "))
+	}
 	p.label = ""
 }
 

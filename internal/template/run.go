@@ -24,13 +24,8 @@ type StepError struct {
 	Err    error
 }
 
-func (e *StepError) Error() string {
-	s := fmt.Sprintf("step %q failed: %v", e.Step, e.Err)
-	if e.Tail != "" {
-		s += "\n" + e.Tail
-	}
-	return s
-}
+// Error leaves Tail out: it has many lines, and Build has told them to its Progress.
+func (e *StepError) Error() string { return fmt.Sprintf("step %q failed: %v", e.Step, e.Err) }
 
 func (e *StepError) Unwrap() error { return e.Err }
 

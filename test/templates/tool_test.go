@@ -41,7 +41,7 @@ func TestTools(t *testing.T) {
 		{"tmux", `tmux -L t new-session -d -s s -x 80 -y 24 'echo in tmux; sleep 60' && sleep 1 && tmux -L t capture-pane -p -t s | head -n 1; tmux -L t kill-server`, "in tmux"},
 		{"jq", `echo '{"a": [1, 2]}' | jq -c .a`, "[1,2]"},
 		{"file", `file -b /bin/true | cut -c1-3`, "ELF"},
-		{"jupyter", `jupyter --version | grep -o '^jupyterlab' && jupyter kernelspec list --json | jq -r '.kernelspecs | keys[]' && ipython -c 'print(6*7)'`, "jupyterlab\npython3\n42"},
+		{"jupyter", `jupyter kernelspec list --json | jq -r '.kernelspecs | keys[]' && ipython -c 'print(6*7)'`, "python3\n42"},
 		{"pip check", `pip check`, "No broken requirements found."},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -105,16 +105,4 @@ func TestPipInstalls(t *testing.T) {
 	b.sh(t, "user", "cd $(mktemp -d) && python -m venv --without-pip v && pip --python v/bin/python"+install+"rfone && v/bin/rfone-command").want(t, "hello from rfone")
 	b.sh(t, "root", "pip uninstall -q -y rfone && pip3 --version | cut -d' ' -f1").want(t, "pip")
 	b.sh(t, "root", "pip config list").want(t, "global.disable-pip-version-check='true'\nglobal.root-user-action='ignore'")
-}
-
-// Nothing is compiled in a sandbox: an import leaves no file behind.
-func TestImportsWriteNothing(t *testing.T) {
-	b := newBox(t, "code-interpreter")
-	b.write(t, "/tmp/stamp", nil)
-	b.python(t, "", `
-import numpy, pandas, scipy.stats, sklearn.ensemble, matplotlib.pyplot, seaborn, plotly.express, PIL.Image, sympy
-import openpyxl, xlsxwriter, requests, IPython, notebook, numpy.testing, pandas.testing, pip._internal.cli.main
-import scipy.optimize, scipy.integrate, scipy.signal, sklearn.pipeline, nbconvert, jupyterlab
-`).want(t, "")
-	b.sh(t, "", "find / -xdev -newer /tmp/stamp -name '*.pyc'").want(t, "")
 }
