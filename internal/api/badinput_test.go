@@ -30,6 +30,11 @@ func TestNoKeyOrAWrongOne(t *testing.T) {
 			}
 		}
 	}
+	// Who sent none is told so.
+	e := w.refused(w.send("GET", "/v1/sandboxes", "", "Authorization", "-"), 401, ringfence.CodeUnauthenticated, "")
+	if !strings.Contains(fmt.Sprint(e["message"]), "no API key") {
+		t.Errorf("no key at all: %v", e["message"])
+	}
 }
 
 func TestSpellingsOfAKey(t *testing.T) {
@@ -146,7 +151,7 @@ func TestUnknownFields(t *testing.T) {
 			}
 		})
 	}
-	for _, body := range []string{`{"name":`, `[]`, `"x"`, `{} {}`, `{"name":"a"}x`, "\xff"} {
+	for _, body := range []string{`{"name":`, `[]`, `"x"`, `{} {}`, `{"name":"a"}x`, "\xff", "{\"name\":\"\xff\"}"} {
 		w.refused(w.send("POST", "/v1/sandboxes", body), 400, ringfence.CodeInvalidArgument, "")
 	}
 }

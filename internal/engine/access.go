@@ -40,6 +40,9 @@ func (e *Engine) Authenticate(ctx context.Context, credential string) (ringfence
 		}
 		return ringfence.Principal{}, refused("the API key is not valid")
 	}
+	if credential == "" {
+		return ringfence.Principal{}, refused("there is no API key in the request")
+	}
 	if !ringfence.ValidToken(credential) {
 		return ringfence.Principal{}, refused("the credential is neither an API key nor an access token")
 	}
