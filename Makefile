@@ -5,6 +5,7 @@ SHELL := /bin/bash
 
 # A Go or a Node.js that scripts/install-deps put into .tools goes first.
 export PATH := $(CURDIR)/.tools/go/bin:$(CURDIR)/.tools/node/node_modules/node/bin:$(PATH)
+# -buildvcs=false: git refuses a clone that another user owns; VERSION has what it would say.
 # A cgo build of the sandbox cannot start itself inside its own chroot.
 export CGO_ENABLED := 0
 
@@ -39,10 +40,10 @@ build: bin/ringfence ## build the binary, bin/ringfence
 .PHONY: $(GUEST) bin/ringfence
 $(GUEST):
 	@mkdir -p $(@D)
-	go build -trimpath -ldflags "-s -w" -o $@ ./cmd/ringfence-guest
+	go build -trimpath -buildvcs=false -ldflags "-s -w" -o $@ ./cmd/ringfence-guest
 bin/ringfence: $(GUEST)
 	@mkdir -p bin
-	go build -trimpath -ldflags "$(LDFLAGS)" -o $@ ./cmd/ringfence
+	go build -trimpath -buildvcs=false -ldflags "$(LDFLAGS)" -o $@ ./cmd/ringfence
 
 .PHONY: template
 template: build ## build the templates that the tests use (reused while their recipes stay the same)
