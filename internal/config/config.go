@@ -125,7 +125,7 @@ func Load(path string, sources ...Source) (*Config, error) {
 	}
 	problems = append(problems, c.Validate())
 	if err := errors.Join(problems...); err != nil {
-		return nil, ringfence.Errorf(ringfence.CodeInvalidArgument, "cannot use the configuration:\n%w", err)
+		return nil, ringfence.Errorf(ringfence.CodeInvalidArgument, "cannot use the configuration: %s", oneLine(err))
 	}
 	c.complete()
 	return c, nil
@@ -212,3 +212,6 @@ func (c *Config) Loopback() bool {
 	ip := net.ParseIP(host)
 	return ip != nil && ip.IsLoopback()
 }
+
+// oneLine joins what errors.Join put on lines of their own: a terminal is shown a line feed escaped.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

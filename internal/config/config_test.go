@@ -66,6 +66,9 @@ func TestLoadErrors(t *testing.T) {
 					t.Errorf("the error does not say %q:\n%v", want, err)
 				}
 			}
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("the error is not one line: %q", err)
+			}
 		})
 	}
 	if _, err := Load("/does/not/exist.toml"); err == nil || !strings.Contains(err.Error(), "/does/not/exist.toml") {

@@ -53,7 +53,7 @@ func readFile(path string) (Source, error) {
 	}
 	if len(problems) > 0 {
 		slices.SortFunc(problems, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
-		return nil, ringfence.Errorf(ringfence.CodeInvalidArgument, "cannot use %s:\n%w", path, errors.Join(problems...)).
+		return nil, ringfence.Errorf(ringfence.CodeInvalidArgument, "cannot use %s: %s", path, oneLine(errors.Join(problems...))).
 			WithHint("`ringfence serve --help` lists the keys")
 	}
 	return func(k Key) (string, bool) { s, ok := spelled[k.Name]; return s, ok }, nil
