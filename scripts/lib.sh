@@ -15,7 +15,7 @@ step() {
 	"$@" >"$log" 2>&1 &
 	pid=$!
 	# Ctrl-C ends the step too: a background child of a script ignores SIGINT.
-	trap 'kill -TERM "$pid" 2>/dev/null; wait "$pid" 2>/dev/null; rm -f "$log"; exit 130' INT TERM
+	trap 'kill -TERM "$pid" 2>/dev/null; wait "$pid" 2>/dev/null || true; rm -f "$log"; exit 130' INT TERM
 	while kill -0 "$pid" 2>/dev/null; do
 		sleep 0.2
 		if (( SECONDS - start >= every )); then
