@@ -35,6 +35,10 @@ tests.on("test:fail", ({ name, nesting, details }) => {
     `FAILED: ${[...path.slice(0, nesting), name].join(" > ")}\n${inspect(details.error?.cause ?? details.error, { depth: 6 })}`,
   );
 });
+tests.on("test:diagnostic", ({ message }) => {
+  // What went wrong after its test had ended; the file fails for it.
+  if (!/^(tests|suites|pass|fail|cancelled|skipped|todo|duration_ms) /.test(message)) write(message);
+});
 tests.on("test:stderr", ({ message }) => process.stderr.write(message));
 tests.on("end", () => {
   write(`${counts.passed} passed, ${counts.failed} failed, ${counts.skipped} skipped`);

@@ -169,7 +169,7 @@ export class Client {
   #late(call: Call, timeoutMs: number): APITimeoutError {
     const unknown = unknownOutcome(call);
     return new APITimeoutError(
-      `${this.baseUrl} did not answer ${call.method} ${call.path} within ${timeoutMs / 1000} s${unknown && `; ${unknown}`}`,
+      `${this.baseUrl} did not answer ${call.method} ${call.path} within ${Math.round(timeoutMs) / 1000} s${unknown && `; ${unknown}`}`,
       { code: "timeout", hint: call.lateHint ?? "requestTimeout sets how long a request may take" },
     );
   }

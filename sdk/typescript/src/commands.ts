@@ -25,14 +25,17 @@ const defaultOutputLimitBytes = 10 * 1024 * 1024;
 /** Longest deadline, in seconds, for which the answer is waited for in one piece; see {@link mustStream}. */
 const longestBufferedSeconds = 240;
 
-/** How long past a command's deadline its answer is waited for, in seconds: killing and sending take time. */
-const answerGraceSeconds = 30;
+/** How long things are waited for. */
+export interface Timing {
+  /** Past a command's deadline, for its answer in one piece, in seconds: killing and sending take time. */
+  graceSeconds: number;
+  /** For the next byte of a stream, in milliseconds. By default four of the server's keep-alive comments. */
+  silenceMs: number;
+  /** For the end of a stream after its last event, in milliseconds. */
+  lingerMs: number;
+}
 
-/** Silence, in milliseconds, after which a stream counts as broken: four of the server's keep-alive comments. */
-const longestSilenceMs = 60_000;
-
-/** How long the end of a stream is waited for after its last event, in milliseconds. */
-const lingerMs = 1000;
+const defaultTiming: Timing = { graceSeconds: 30, silenceMs: 60_000, lingerMs: 1000 };
 
 /** Gets output as it comes: whole characters as text, and the same as bytes. A promise is waited for. */
 export type OutputCallback = (text: string, bytes: Uint8Array) => unknown;
@@ -97,11 +100,13 @@ export function mustStream(timeoutSeconds: number | null | undefined, hasCallbac
 export class Commands {
   readonly #client: Client;
   readonly #path: string;
+  readonly #timing: Timing;
 
   /** @internal */
-  constructor(client: Client, sandboxPath: string) {
+  constructor(client: Client, sandboxPath: string, timing: Timing = defaultTiming) {
     this.#client = client;
     this.#path = `${sandboxPath}/commands`;
+    this.#timing = timing;
   }
 
   /**
@@ -144,9 +149,17 @@ export class Commands {
       // The deadline is the server's. Only the time until the stream begins is limited here.
       call.headers = { Accept: "text/event-stream" };
       const answer = await this.#client.stream(call);
-      return new OutputReader(this.#client, call, answer, outputLimit, onStdout, onStderr).read();
+      return new OutputReader(
+        this.#client,
+        call,
+        answer,
+        this.#timing,
+        outputLimit,
+        onStdout,
+        onStderr,
+      ).read();
     }
-    call.timeoutMs = ((timeoutSeconds ?? defaultTimeoutSeconds) + answerGraceSeconds) * 1000;
+    call.timeoutMs = ((timeoutSeconds ?? defaultTimeoutSeconds) + this.#timing.graceSeconds) * 1000;
     call.lateHint = "the server is overloaded or stuck; look at its log";
     return commandResult(await this.#client.json(call));
   }
@@ -170,6 +183,7 @@ class OutputReader {
   readonly #client: Client;
   readonly #call: Call;
   readonly #answer: Answer;
+  readonly #timing: Timing;
   readonly #stdout: Tail;
   readonly #stderr: Tail;
   readonly #onStdout: OutputCallback | undefined;
@@ -179,6 +193,7 @@ class OutputReader {
     client: Client,
     call: Call,
     answer: Answer,
+    timing: Timing,
     outputLimit = defaultOutputLimitBytes,
     onStdout?: OutputCallback,
     onStderr?: OutputCallback,
@@ -186,6 +201,7 @@ class OutputReader {
     this.#client = client;
     this.#call = call;
     this.#answer = answer;
+    this.#timing = timing;
     this.#stdout = new Tail(outputLimit);
     this.#stderr = new Tail(outputLimit);
     this.#onStdout = onStdout;
@@ -194,6 +210,7 @@ class OutputReader {
 
   async read(): Promise<CommandResult> {
     const { response, abort, release } = this.#answer;
+    const { silenceMs, lingerMs } = this.#timing;
     try {
       const type = response.headers.get("content-type") ?? "";
       if (response.body === null || !type.startsWith("text/event-stream")) {
@@ -202,7 +219,7 @@ class OutputReader {
       const reader = response.body.getReader();
       const parser = new EventParser();
       for (;;) {
-        const chunk = await this.#next(reader, longestSilenceMs, "nothing came for 60 s");
+        const chunk = await this.#next(reader, silenceMs, `nothing came for ${silenceMs / 1000} s`);
         if (chunk === undefined)
           throw connectionError(
             this.#client.baseUrl,

@@ -64,6 +64,8 @@ export class FakeServer {
 
   constructor() {
     this.#server = createServer((request, response) => void this.#handle(request, response));
+    // By default 5 s, in which a busy machine loses requests to connections that close under them.
+    this.#server.keepAliveTimeout = 120_000;
     this.#server.on("connection", (socket) => {
       this.#sockets.add(socket);
       socket.on("close", () => this.#sockets.delete(socket));
