@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"ringfence.dev/ringfence"
 )
@@ -16,8 +17,13 @@ var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
 // decodeStrict decodes one JSON object into a struct. A field that the struct has
 // not, or that comes twice, is refused by its whole name, at any depth; names have
-// to be spelled exactly.
+// to be spelled exactly. Bytes that are not UTF-8 are refused: the decoder would put
+// something else in their place, and another command would run than the one meant.
 func decodeStrict(raw []byte, into any) error {
+	if !utf8.Valid(raw) {
+		return ringfence.Errorf(ringfence.CodeInvalidArgument, "the body is not UTF-8").
+			WithHint("JSON is UTF-8; a path that is not goes into a field that ends in _base64")
+	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	if err := checkFields(dec, reflect.TypeOf(into).Elem(), ""); err != nil {
 		return jsonError(err)
