@@ -40,8 +40,22 @@ func (a *agent) target(f guestproto.FilePath) (string, account, error) {
 	return p, u, err
 }
 
+// owners are the names of a file's owner and group. To find them costs two system
+// calls, since the files that hold them may have changed.
+type owners struct {
+	known        bool
+	uid, gid     uint32
+	owner, group string
+}
+
+func (a *agent) ownersOf(st *unix.Stat_t) owners {
+	o := owners{known: true, uid: st.Uid, gid: st.Gid}
+	o.owner, o.group = a.users.names(st.Uid, st.Gid)
+	return o
+}
+
 // describe turns a stat into what the host gets. name is the whole path.
-func (a *agent) describe(name string, st *unix.Stat_t, target string) guestproto.FileInfo {
+func describe(name string, st *unix.Stat_t, target string, o owners) guestproto.FileInfo {
 	info := guestproto.FileInfo{
 		Path:    name,
 		Type:    "other",
@@ -51,6 +65,8 @@ func (a *agent) describe(name string, st *unix.Stat_t, target string) guestproto
 		GID:     st.Gid,
 		ModTime: st.Mtim.Sec*1e6 + st.Mtim.Nsec/1e3,
 		Target:  target,
+		Owner:   o.owner,
+		Group:   o.group,
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -66,7 +82,6 @@ func (a *agent) describe(name string, st *unix.Stat_t, target string) guestproto
 	if !utf8.ValidString(target) {
 		info.TargetBytes = []byte(target)
 	}
-	info.Owner, info.Group = a.users.names(st.Uid, st.Gid)
 	return info
 }
 
@@ -81,7 +96,7 @@ func (a *agent) describePath(p string) (guestproto.FileInfo, error) {
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
 		target = readlinkAt(unix.AT_FDCWD, p)
 	}
-	return a.describe(path.Clean(p), &st, target), nil
+	return describe(path.Clean(p), &st, target, a.ownersOf(&st)), nil
 }
 
 // readlinkAt returns where a link points to; "" when it cannot be read.

@@ -23,6 +23,7 @@ type lister struct {
 	a     *agent
 	ch    *channel
 	batch []byte
+	last  owners // of the entry before, which the next one mostly has, too
 }
 
 func listFiles(a *agent, ch *channel, f guestproto.FileList) (any, error) {
@@ -90,7 +91,10 @@ func (l *lister) entry(fd int, dir, name string, depth int) error {
 		target = readlinkAt(fd, name)
 	}
 	full := path.Join(dir, name)
-	line, err := json.Marshal(l.a.describe(full, &st, target))
+	if !l.last.known || l.last.uid != st.Uid || l.last.gid != st.Gid {
+		l.last = l.a.ownersOf(&st)
+	}
+	line, err := json.Marshal(describe(full, &st, target, l.last))
 	if err != nil {
 		return err
 	}

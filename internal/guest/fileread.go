@@ -32,7 +32,7 @@ func readFile(a *agent, ch *channel, f guestproto.FileRead) (any, error) {
 		if err := regular(p, &st); err != nil {
 			return err
 		}
-		info = a.describe(p, &st, "")
+		info = describe(p, &st, "", a.ownersOf(&st))
 		return nil
 	})
 	if fd >= 0 {
