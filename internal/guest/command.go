@@ -177,7 +177,8 @@ func (a *agent) notExecuted(p *process, c command, err error) (*process, error) 
 		return nil, err
 	case errno == syscall.EAGAIN || errno == syscall.ENOMEM:
 		return nil, fail(codeExhausted, "", "cannot start the command: the sandbox's limit on processes or memory is reached")
-	case errno == syscall.E2BIG:
+	case errno == syscall.E2BIG || errno == syscall.ENAMETOOLONG:
+		// gVisor says the latter of one argument beyond 128 KiB; the program's own path was found.
 		return nil, fail(codeInvalid, "command", "the arguments and the environment are too long for the system")
 	case errno == syscall.EINVAL:
 		return nil, fail(codeInvalid, "command", "cannot start the command: %v", errno)

@@ -68,7 +68,7 @@ func (p *process) pump(s *stream) {
 		}
 		n, err := s.file.Read(in.buf)
 		if n > 0 {
-			in.take(n)
+			in.take(in.gather(n))
 		}
 		if os.IsTimeout(err) { // the process ended
 			if !in.draining() {
@@ -82,9 +82,55 @@ func (p *process) pump(s *stream) {
 
 // intake is the buffer of a pump.
 type intake struct {
-	p   *process
-	s   *stream
-	buf []byte
+	p     *process
+	s     *stream
+	buf   []byte
+	last  time.Time // when the last output was taken
+	burst int       // small reads in a row that hardly had to wait
+}
+
+const (
+	// gatherSize is how much output makes a frame worth sending at once, in bytes.
+	gatherSize = 64 << 10
+	// gatherAfter is how many small reads in a row make a burst.
+	gatherAfter = 8
+	// gatherGap is the longest wait between two reads of a burst.
+	gatherGap = 5 * time.Millisecond
+	// gatherTime is how long a burst is left to fill the pipe.
+	gatherTime = 500 * time.Microsecond
+)
+
+// gather adds to the n bytes that were read what comes in a moment, if much is coming
+// in small pieces: a program that writes 4 KiB at a time would otherwise cost a frame,
+// and five switches between tasks, for each. A command that says something now and
+// then is not kept waiting.
+func (in *intake) gather(n int) int {
+	defer func() { in.last = time.Now() }()
+	if n >= gatherSize || time.Since(in.last) > gatherGap {
+		in.burst = 0
+		return n
+	}
+	if in.burst++; in.burst < gatherAfter {
+		return n
+	}
+	time.Sleep(gatherTime)
+	raw, err := in.s.file.SyscallConn()
+	if err != nil {
+		return n
+	}
+	_ = raw.Read(func(fd uintptr) bool {
+		for n < len(in.buf) {
+			m, err := syscall.Read(int(fd), in.buf[n:])
+			if m > 0 {
+				n += m
+			}
+			if m <= 0 && err != syscall.EINTR {
+				break // nothing there now, or the end, which the next read sees
+			}
+		}
+		return true
+	}) // fails only when the process has just ended, and the drain comes next
+	return n
 }
 
 func (in *intake) draining() bool {

@@ -360,7 +360,7 @@ func TestFileListLarge(t *testing.T) {
 // Large files pass with the same content and without growing the agent.
 func TestFileMemoryIsFlat(t *testing.T) {
 	b := gvisorBed(t, ringfence.Size{VCPU: 2, MemoryMiB: 256, DiskMiB: 1024})
-	const size = 600 << 20
+	const size = 300 << 20
 	sum := sha256.New()
 	src := io.TeeReader(io.LimitReader(rand.New(rand.NewSource(1)), size), sum)
 	begin := time.Now()

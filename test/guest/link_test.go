@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -61,7 +62,7 @@ func TestAttachAgain(t *testing.T) {
 func TestSlowReader(t *testing.T) {
 	eachBed(t, func(t *testing.T, b *bed) {
 		release := make(chan struct{})
-		p := b.start(t, guestproto.ProcessStart{ID: "slow", Shell: "head -c 30000000 /dev/zero"}, func(guestlink.Chunk) error {
+		p := b.start(t, guestproto.ProcessStart{ID: "slow", Shell: "dd if=/dev/zero bs=1000000 count=30 status=none"}, func(guestlink.Chunk) error {
 			<-release
 			return nil
 		})
@@ -118,6 +119,20 @@ func TestOutputIsExact(t *testing.T) {
 	})
 }
 
+// Small pieces are put together on the way; nothing is lost, and the last one comes.
+func TestManySmallWrites(t *testing.T) {
+	eachBed(t, func(t *testing.T, b *bed) {
+		var want bytes.Buffer
+		for i := range 20000 {
+			fmt.Fprintf(&want, "%07d\n", i)
+		}
+		r := b.sh(t, `exec perl -e '$| = 1; select STDERR; $| = 1; for (0 .. 19999) { printf STDOUT "%07d\n", $_; print STDERR "." if $_ % 100 == 0 }'`)
+		if r.stdout != want.String() || r.stderr != strings.Repeat(".", 200) || r.exit.ExitCode != 0 {
+			t.Errorf("got %d and %d bytes, %+v", len(r.stdout), len(r.stderr), r.exit)
+		}
+	})
+}
+
 func TestRejoin(t *testing.T) {
 	eachBed(t, func(t *testing.T, b *bed) {
 		ctx := testContext(t)
@@ -161,7 +176,7 @@ func TestRejoin(t *testing.T) {
 		}
 
 		// What the log does not hold any more is told.
-		p = b.start(t, guestproto.ProcessStart{ID: "noisy", Shell: "read x; head -c 20000000 /dev/zero; echo end", Stdin: true}, nil)
+		p = b.start(t, guestproto.ProcessStart{ID: "noisy", Shell: "read x; dd if=/dev/zero bs=1000000 count=20 status=none; echo end", Stdin: true}, nil)
 		p.Detach()
 		var out, errs bytes.Buffer
 		if q, err := b.conn.Rejoin(ctx, "noisy", 0, nil); err != nil {
