@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/engine"
@@ -242,6 +244,10 @@ func (s *Server) refuse(a *answer, err error) {
 
 // logFault logs an error that is ours, once and with its cause.
 func (s *Server) logFault(a *answer, err error) {
+	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed) {
+		s.Log.Debug("a client left in the middle of its answer", "request", a.id, "route", a.route, "sandbox", a.sandbox, "error", err)
+		return
+	}
 	switch ringfence.CodeOf(err) {
 	case ringfence.CodeInternal:
 		s.Log.Error("a request failed", "request", a.id, "route", a.route, "sandbox", a.sandbox, "error", err)
