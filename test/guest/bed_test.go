@@ -168,7 +168,16 @@ func gvisorBed(t testing.TB, size ringfence.Size) *bed {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	var suffix [4]byte
 	rand.Read(suffix[:])
-	d, err := gvisor.New(gvisor.Options{Dir: dir, Agent: agent, CgroupParent: "/ringfence-test-" + hex.EncodeToString(suffix[:])})
+	parent := "ringfence-guest-test-" + hex.EncodeToString(suffix[:])
+	t.Cleanup(func() {
+		for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+			groups, _ := filepath.Glob(pattern + parent) // the pattern is a good one
+			for _, g := range groups {
+				os.Remove(g)
+			}
+		}
+	})
+	d, err := gvisor.New(gvisor.Options{Dir: dir, Agent: agent, CgroupParent: "/" + parent})
 	if err != nil {
 		t.Fatal(err)
 	}
