@@ -79,6 +79,12 @@ func prepareNamespaces() error {
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("cannot mount /proc: %w", err)
 	}
+	// gVisor's /dev is a tmpfs that takes no size: files in it would be memory that no
+	// process owns. Devices can be written to on a read-only mount, and /dev/shm and
+	// /dev/pts are mounts of their own.
+	if err := unix.Mount("", "/dev", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID, ""); err != nil {
+		return fmt.Errorf("cannot make /dev read-only: %w", err)
+	}
 	return nil
 }
 
