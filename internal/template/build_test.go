@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 		_, err := Build(context.Background(), Options{Recipe: recipe, Dir: os.Getenv("TEST_BUILD_DIR"), Progress: os.Stdout})
 		if err != nil {
 			fmt.Println(err)
-			os.Exit(int(ringfence.RowOf(ringfence.CodeOf(err)).Exit))
+			os.Exit(ringfence.RowOf(ringfence.CodeOf(err)).Exit)
 		}
 		os.Exit(0)
 	}

@@ -26,7 +26,7 @@ func lockFile(path string, wait bool) (unlock func(), err error) {
 	}
 	for {
 		err = unix.Flock(int(f.Fd()), how)
-		if err != unix.EINTR {
+		if !errors.Is(err, unix.EINTR) {
 			break
 		}
 	}

@@ -145,18 +145,6 @@ func clean(s string) string {
 	}, s), " ")
 }
 
-// tail returns the last n lines of s, cleaned.
-func tail(s string, n int) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	if len(lines) > n {
-		lines = lines[len(lines)-n:]
-	}
-	for i := range lines {
-		lines[i] = clean(lines[i])
-	}
-	return strings.Join(lines, "\n")
-}
-
 // needTools reports which of the host's programs are missing.
 func needTools(names ...string) (missing []string) {
 	for _, name := range names {

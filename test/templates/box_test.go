@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -64,7 +63,7 @@ func newBox(t *testing.T, name string) *box {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "rft-") // short: there are sockets in it
+	dir, err := os.MkdirTemp("", "rft-") //nolint:usetesting // short: there are sockets in it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,22 +135,6 @@ func (b *box) write(t *testing.T, path string, data []byte) {
 	if _, err := b.conn.WriteFile(ctx, guestproto.FileWrite{FilePath: guestproto.FilePath{Path: path}}, bytes.NewReader(data)); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func (b *box) read(t *testing.T, path string) []byte {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	_, r, err := b.conn.ReadFile(ctx, guestproto.FileRead{FilePath: guestproto.FilePath{Path: path}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	data, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
 }
 
 func (b *box) exec(t *testing.T, start guestproto.ProcessStart) outcome {

@@ -53,9 +53,10 @@ func newGuest(spec driver.Spec, die func(driver.Exit)) *guest {
 
 // stop ends everything inside.
 func (g *guest) stop() {
-	g.end(errEnded)
+	// First the pipes: what ends with the sandbox must not report an end of its own.
 	g.in.close()
 	g.out.close()
+	g.end(errEnded)
 }
 
 // hang makes the agent deaf for good.
