@@ -18,8 +18,6 @@ GOLANGCI_VERSION := v2.15.0
 export RINGFENCE_TEMPLATE_DIR ?= /var/cache/ringfence/templates
 
 GUEST := internal/guestbin/bin/ringfence-guest
-# Tests that start sandboxes are run one package at a time: they measure limits.
-ROOT_PACKAGES := ./internal/driver/gvisor/... ./internal/template/... ./test/...
 
 .PHONY: help
 help: ## list the targets
@@ -57,7 +55,7 @@ test: ## all that continuous integration runs
 .PHONY: unit
 unit: $(GUEST) ## the Go tests that need nothing, with the race detector where it matters
 	go vet ./...
-	go test $$(go list ./... | grep -v -E '/(internal/driver/gvisor|internal/template|test)(/|$$)')
+	scripts/go-test-unit
 
 .PHONY: lint
 lint: tools $(GUEST) ## golangci-lint, shellcheck, ruff, pyright and tsc
