@@ -118,7 +118,7 @@ class NetworkConfig:
     accepted, and one that asks for access raises NotYetSupportedError.
 
     Args:
-        allow_out: addresses ("203.0.113.7"), networks ("10.0.0.0/8") and names ("pypi.org",
+        allow_out: addresses ("203.0.113.7"), networks ("10.0.0.0/8") and names ("api.example.com",
             "*.example.com") that may be reached.
         deny_out: the same, for what may not.
         allow_internet_access: False denies everything that allow_out does not name. Default None: not said.
