@@ -22,8 +22,10 @@ const (
 
 	// overheadMiB is what the sentry needs for itself, on top of the guest's
 	// memory and its /dev/shm: 15 MiB idle, more with many open files, and room
-	// for the moment that the agent's guard takes to act.
-	overheadMiB = 128
+	// for the moment that the agent's guard takes to act. On a busy host that
+	// moment is long: 128 MiB were used up before the guard had looked at 60
+	// processes that all grew.
+	overheadMiB = 256
 	// procOverheadKiB is what a process in the guest costs the host beyond its
 	// memory: its stub, page tables and what the sentry keeps about it. 470 KiB
 	// measured for a process that sleeps.
