@@ -77,10 +77,10 @@ func newWorld(t *testing.T, flags ...string) *world {
 	}
 	t.Cleanup(func() {
 		w.killAll()
-		if w.d != nil { // nil when it did not even start
+		if d := w.d; d != nil { // nil when it did not even start
 			w.stop(syscall.SIGTERM)
 			if t.Failed() {
-				t.Logf("the daemon's log:\n%s", tail(w.d.err.String(), 40))
+				t.Logf("the daemon's log:\n%s", tail(unhappy(d.err.String()), 40))
 			}
 		}
 		if left := w.processes(); len(left) > 0 {
@@ -88,6 +88,17 @@ func newWorld(t *testing.T, flags ...string) *world {
 		}
 	})
 	return w
+}
+
+// unhappy leaves out the lines that every request and every sandbox writes.
+func unhappy(log string) string {
+	var kept []string
+	for line := range strings.Lines(log) {
+		if !strings.Contains(line, "level=INFO") {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "")
 }
 
 func tail(s string, n int) string {

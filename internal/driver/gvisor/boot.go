@@ -214,7 +214,7 @@ func (d *Driver) boot(ctx context.Context, dir string, spec driver.Spec, oci *sp
 	if err := started(s.pid); err != nil {
 		return s, err
 	}
-	if _, err := gateW.Write([]byte{1}); err != nil {
+	if _, err := gateW.Write([]byte{byte(len(cmd.ExtraFiles))}); err != nil {
 		return s, fmt.Errorf("%w: %w", errBoot, err)
 	}
 	syncR.SetReadDeadline(time.Now().Add(bootTimeout))

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/driver"
 	"ringfence.dev/ringfence/internal/driver/drivertest"
@@ -44,6 +46,19 @@ func TestSentryHasNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer secret.Close()
+	// What is not close-on-exec, as gVisor's control client makes it, also where the
+	// sentry wants to put the link.
+	inheritable, err := unix.Dup(int(secret.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(inheritable)
+	for _, fd := range []int{253, 255} {
+		if err := unix.Dup2(inheritable, fd); err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+	}
 	dir := t.TempDir()
 	spec := testSpec(t)
 	i, err := open(t, dir).Create(t.Context(), spec)

@@ -2,14 +2,17 @@ package gvisor
 
 import (
 	"os"
+	"strconv"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/cli/maincli"
 )
 
 // gatedArgv0 is the argv[0] under which the driver starts the sentry. File
 // descriptor gateFD is then a pipe on which the process waits for one byte, so
 // that it is in its control group, and its start is on record, before it does
-// anything. When the pipe closes without that byte, the daemon died: it exits.
+// anything. The byte is the number of descriptors that it was given, from gateFD on.
+// When the pipe closes without it, the daemon died: the process exits.
 const (
 	gatedArgv0 = "ringfence-sandbox"
 	gateFD     = 3
@@ -26,10 +29,14 @@ func MaybeRunsc() {
 	switch os.Args[0] {
 	case gatedArgv0:
 		gate := os.NewFile(gateFD, "gate")
-		if n, err := gate.Read(make([]byte, 1)); n != 1 || err != nil {
+		given := make([]byte, 1)
+		if n, err := gate.Read(given); n != 1 || err != nil {
 			os.Exit(1)
 		}
 		gate.Close()
+		if err := closeInherited(gateFD + int(given[0])); err != nil {
+			os.Exit(1)
+		}
 		os.Args[0] = "runsc-sandbox"
 	case "runsc-sandbox", "runsc-gofer", "runsc-exec":
 	case "/proc/self/exe":
@@ -42,4 +49,25 @@ func MaybeRunsc() {
 	}
 	maincli.Main()
 	os.Exit(0)
+}
+
+// closeInherited closes the descriptors from first on that the daemon did not mean
+// to pass on: gVisor's control client makes sockets and event descriptors that are
+// not close-on-exec, and a sentry that starts meanwhile would keep the way to
+// another sandbox's sentry. The Go runtime's own are close-on-exec and stay.
+func closeInherited(first int) error {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		fd, err := strconv.Atoi(entry.Name())
+		if err != nil || fd < first {
+			continue
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			unix.Close(fd)
+		}
+	}
+	return nil
 }
