@@ -40,6 +40,9 @@ const (
 	CodeMethodNotAllowed   Code = "method_not_allowed"  // the path exists, this method on it does not
 	CodeRouteNotFound      Code = "route_not_found"     // no such path in the API
 	CodeInternal           Code = "internal"            // a fault of Ringfence
+	CodeProcessNotFound    Code = "process_not_found"   // no such process in the sandbox, or not kept any more
+	CodeProcessEnded       Code = "process_ended"       // the process has ended
+	CodeStdinClosed        Code = "stdin_closed"        // the process's input is closed, or it never had one
 )
 
 // Error is the only error whose text reaches a caller. Message says what was
@@ -154,6 +157,9 @@ var ErrorTable = []ErrorRow{
 	{CodeMethodNotAllowed, 405, 2, "InvalidArgumentError"},
 	{CodeRouteNotFound, 404, 2, "InvalidArgumentError"},
 	{CodeInternal, 500, 1, "InternalError"},
+	{CodeProcessNotFound, 404, 4, "ProcessNotFoundError"},
+	{CodeProcessEnded, 409, 5, "FailedPreconditionError"},
+	{CodeStdinClosed, 409, 5, "FailedPreconditionError"},
 }
 
 // RowOf returns the row of code, or that of CodeInternal for an unknown one.

@@ -11,11 +11,12 @@
  *    ├─ PermissionDeniedError      permission_denied
  *    ├─ NotFoundError              not_found: no such sandbox
  *    ├─ TemplateNotFoundError      template_not_found; the hint lists near names
+ *    ├─ ProcessNotFoundError       process_not_found: no such process, or it ended more than 10 minutes ago
  *    ├─ FileNotFoundError, FileExistsError, IsDirectoryError, NotDirectoryError, DirectoryNotEmptyError,
  *    │  FilePermissionError        file_not_found, file_exists and so on
  *    ├─ DiskFullError              disk_full
  *    ├─ AlreadyExistsError         already_exists
- *    ├─ FailedPreconditionError    failed_precondition: not in the state that the sandbox is in
+ *    ├─ FailedPreconditionError    failed_precondition: not in the state that the sandbox is in; process_ended, stdin_closed
  *    ├─ TooLargeError, RangeInvalidError
  *    ├─ ResourceExhaustedError     resource_exhausted; retryAfterSeconds says when to try again
  *    ├─ SandboxEndedError          sandbox_ended: before or during the call
@@ -99,6 +100,8 @@ export class PermissionDeniedError extends APIError {}
 export class NotFoundError extends APIError {}
 /** No such template; the hint lists near names. */
 export class TemplateNotFoundError extends APIError {}
+/** No such process in the sandbox, or it ended more than 10 minutes ago. */
+export class ProcessNotFoundError extends APIError {}
 /** No such file or directory in the sandbox. */
 export class FileNotFoundError extends APIError {}
 /** The target exists already. */
@@ -166,6 +169,9 @@ const classes: Record<string, ErrorClass> = {
   method_not_allowed: InvalidArgumentError,
   route_not_found: InvalidArgumentError,
   internal: InternalError,
+  process_not_found: ProcessNotFoundError,
+  process_ended: FailedPreconditionError,
+  stdin_closed: FailedPreconditionError,
 };
 
 // Set here, and not as fields, so that the name is in the stack's first line and is no property of its own.
@@ -178,6 +184,7 @@ const names = {
   PermissionDeniedError,
   NotFoundError,
   TemplateNotFoundError,
+  ProcessNotFoundError,
   FileNotFoundError,
   FileExistsError,
   IsDirectoryError,

@@ -34,6 +34,7 @@ export {
   NotFoundError,
   NotYetSupportedError,
   PermissionDeniedError,
+  ProcessNotFoundError,
   RangeInvalidError,
   ResourceExhaustedError,
   RingfenceError,

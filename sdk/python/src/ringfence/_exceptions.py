@@ -13,6 +13,7 @@ Every error is a RingfenceError:
         ├── PermissionDeniedError     permission_denied
         ├── NotFoundError             not_found: no such sandbox
         ├── TemplateNotFoundError     template_not_found; the hint lists near names
+        ├── ProcessNotFoundError      process_not_found: no such process, or it ended more than 10 minutes ago
         ├── FileNotFoundError         file_not_found; also a builtin FileNotFoundError
         ├── FileExistsError           file_exists; also a builtin FileExistsError
         ├── IsDirectoryError          is_directory; also a builtin IsADirectoryError
@@ -21,7 +22,7 @@ Every error is a RingfenceError:
         ├── FilePermissionError       file_permission; also a builtin PermissionError
         ├── DiskFullError             disk_full; also a builtin OSError
         ├── AlreadyExistsError        already_exists
-        ├── FailedPreconditionError   failed_precondition: not in the state that the sandbox is in
+        ├── FailedPreconditionError   failed_precondition: not in the state that the sandbox is in; process_ended, stdin_closed
         ├── NotYetSupportedError      not_yet_supported: known, and refused until it exists
         ├── TooLargeError             too_large
         ├── RangeInvalidError         range_invalid
@@ -169,6 +170,12 @@ class TemplateNotFoundError(APIError):
     code = "template_not_found"
 
 
+class ProcessNotFoundError(APIError):
+    """No such process in the sandbox, or it ended more than 10 minutes ago."""
+
+    code = "process_not_found"
+
+
 class FileNotFoundError(APIError, builtins.FileNotFoundError):
     """No such file or directory in the sandbox."""
 
@@ -298,6 +305,7 @@ _BY_CODE: dict[str, type[APIError]] = {
         PermissionDeniedError,
         NotFoundError,
         TemplateNotFoundError,
+        ProcessNotFoundError,
         FileNotFoundError,
         FileExistsError,
         IsDirectoryError,
@@ -321,6 +329,8 @@ _BY_CODE: dict[str, type[APIError]] = {
 }
 _BY_CODE["method_not_allowed"] = InvalidArgumentError
 _BY_CODE["route_not_found"] = InvalidArgumentError
+_BY_CODE["process_ended"] = FailedPreconditionError
+_BY_CODE["stdin_closed"] = FailedPreconditionError
 
 
 def class_of(code: str) -> type[APIError]:
