@@ -103,6 +103,7 @@ func (b *box) record(to ringfence.State, reason ringfence.Reason, detail string)
 	if conn != nil {
 		conn.CloseWithError(end)
 	}
+	b.emit(ringfence.EventEnded, map[string]any{"state": string(to), "reason": string(reason), "detail": detail})
 	b.e.Log.Info("sandbox ended", "sandbox", b.id, "state", to, "reason", reason, "detail", detail,
 		"lived", row.EndedAt.Sub(row.CreatedAt).Round(time.Millisecond))
 	return nil

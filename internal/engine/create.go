@@ -71,6 +71,7 @@ func (e *Engine) Create(ctx context.Context, req CreateRequest) (*ringfence.Sand
 		return nil, "", err
 	}
 	b := e.admit(row)
+	b.emit(ringfence.EventCreated, map[string]any{"template": row.Template, "name": row.Name})
 	b.creating = true
 	b.limitLife()
 	if err := b.start(ctx, template, req.User != ""); err != nil {
@@ -133,6 +134,7 @@ func (b *box) start(ctx context.Context, template ringfence.Template, checkUser 
 		return err
 	}
 	b.setConn(conn)
+	b.emit(ringfence.EventStarted, nil)
 	return nil
 }
 

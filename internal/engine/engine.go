@@ -76,6 +76,8 @@ const (
 type Engine struct {
 	Options
 	access access
+	events events
+	opened time.Time // when this process took over
 
 	ctx    context.Context // ends with the engine
 	cancel context.CancelCauseFunc
@@ -96,6 +98,8 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 	}
 	e := &Engine{Options: o, live: map[string]*box{}}
 	e.access.init()
+	e.events.init()
+	e.opened = now()
 	e.ctx, e.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	err := o.Store.EnsureProject(ctx, ringfence.Project{ID: ringfence.DefaultProject, Name: ringfence.DefaultProject, CreatedAt: now()})
 	if err != nil {

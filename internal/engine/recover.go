@@ -28,6 +28,7 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	e.events.restarted = lastBoot != ""
 	began := time.Now()
 	instances, err := e.Driver.Recover(ctx)
 	switch {
