@@ -36,6 +36,7 @@ const (
 	CodeDeadlineExceeded   Code = "deadline_exceeded"   // the call's own deadline passed; its outcome may be unknown
 	CodeCanceled           Code = "canceled"            // the caller went away
 	CodeUnavailable        Code = "unavailable"         // the sandbox or the server does not answer now
+	CodePortNotListening   Code = "port_not_listening"  // nothing listens on the port in the sandbox
 	CodeMisdirected        Code = "misdirected"         // the Host header is not one of this server's names
 	CodeMethodNotAllowed   Code = "method_not_allowed"  // the path exists, this method on it does not
 	CodeRouteNotFound      Code = "route_not_found"     // no such path in the API
@@ -153,6 +154,7 @@ var ErrorTable = []ErrorRow{
 	{CodeDeadlineExceeded, 408, 8, "DeadlineExceededError"},
 	{CodeCanceled, 499, 8, "CanceledError"},
 	{CodeUnavailable, 503, 9, "UnavailableError"},
+	{CodePortNotListening, 502, 4, "PortNotListeningError"},
 	{CodeMisdirected, 421, 2, "MisdirectedError"},
 	{CodeMethodNotAllowed, 405, 2, "InvalidArgumentError"},
 	{CodeRouteNotFound, 404, 2, "InvalidArgumentError"},

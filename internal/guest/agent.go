@@ -94,6 +94,8 @@ var methods = map[string]method{
 	guestproto.MethodFileMkdir:     call(makeDir),
 	guestproto.MethodFileRename:    call(renameFile),
 	guestproto.MethodFileRemove:    call(removeFile),
+	guestproto.MethodPortDial:      call(dialPort),
+	guestproto.MethodPortList:      call(listPorts),
 }
 
 // call gives a handler its decoded parameters.

@@ -26,6 +26,9 @@ const (
 	codeRange           = ringfence.CodeRangeInvalid
 	codeExhausted       = ringfence.CodeResourceExhausted
 	codeInternal        = ringfence.CodeInternal
+	codeUnavailable     = ringfence.CodeUnavailable
+
+	codePortNotListening = ringfence.CodePortNotListening
 )
 
 // errGone is the end of a call that nobody waits for any more.

@@ -34,6 +34,7 @@ var guestCodes = map[ringfence.Code]bool{
 	ringfence.CodeRangeInvalid:       true,
 	ringfence.CodeResourceExhausted:  true,
 	ringfence.CodeUnavailable:        true,
+	ringfence.CodePortNotListening:   true,
 }
 
 // guestError turns an error of the guest into ours.
@@ -46,7 +47,7 @@ func guestError(e *guestproto.Error) error {
 	}
 	out := &ringfence.Error{Code: code, Message: message}
 	switch e.Field {
-	case "user", "cwd", "path", "to", "owner", "command", "args", "env", "id", "mode", "signal", "depth":
+	case "user", "cwd", "path", "to", "owner", "command", "args", "env", "id", "mode", "signal", "depth", "port":
 		out.Field = e.Field
 	}
 	return out

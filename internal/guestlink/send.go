@@ -108,3 +108,29 @@ func (ch *channel) sendEnd(ctx context.Context) error {
 	}
 	return ch.conn.send(ctx, guestproto.Header{Type: guestproto.TypeEnd, Channel: ch.id, Position: ch.sent}, nil)
 }
+
+// sendCopy sends a piece of data in recycled memory, and returns its length.
+func (ch *channel) sendCopy(ctx context.Context, data []byte) (int, error) {
+	ch.sendMu.Lock()
+	defer ch.sendMu.Unlock()
+	n, err := ch.room(ctx, min(len(data), guestproto.MaxPayload))
+	if err != nil {
+		return 0, err
+	}
+	ch.conn.mu.Lock()
+	frozen := ch.conn.frozen
+	ch.conn.mu.Unlock()
+	if frozen {
+		return 0, errFrozen()
+	}
+	buf := newBuffer(guestproto.HeaderSize + n)
+	frame := buf.bytes[:guestproto.HeaderSize+n]
+	payload := frame[guestproto.HeaderSize:]
+	copy(payload, data)
+	guestproto.PutHeader(frame, guestproto.Header{Type: guestproto.TypeData, Channel: ch.id, Position: ch.sent}, payload)
+	if err := ch.conn.enqueue(ctx, outFrame{bytes: frame, buf: buf}); err != nil {
+		return 0, err
+	}
+	ch.sent += uint64(n)
+	return n, nil
+}

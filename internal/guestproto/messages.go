@@ -53,6 +53,8 @@ const (
 	MethodFileMkdir     = "file.mkdir"     // FileMkdir → FileInfo
 	MethodFileRename    = "file.rename"    // FileRename → FileInfo
 	MethodFileRemove    = "file.remove"    // FileRemove → {}
+	MethodPortDial      = "port.dial"      // PortDial; Event PortEvent when connected; Data both ways, End = half-close; Event PortEvent with End; Result {}
+	MethodPortList      = "port.list"      // {} → PortList
 )
 
 // Identity is what a sandbox is told about itself.
@@ -200,4 +202,30 @@ type FileInfo struct {
 	Target    string `json:"target,omitempty"`
 	// TargetBytes is set when the target is not UTF-8.
 	TargetBytes []byte `json:"target_bytes,omitempty"`
+}
+
+// PortDial connects to a port of the sandbox: to its 127.0.0.1 or ::1, or to another
+// address of its own on which somebody listens.
+type PortDial struct {
+	Port int `json:"port"`
+}
+
+// PortEvent says that the connection stands, or that the program will send no more.
+type PortEvent struct {
+	Address string `json:"address,omitempty"` // that was connected to
+	End     bool   `json:"end,omitempty"`
+}
+
+// PortList is what listens in the sandbox.
+type PortList struct {
+	Ports     []PortInfo `json:"ports"`
+	Truncated bool       `json:"truncated,omitempty"`
+}
+
+// PortInfo is a TCP port that somebody listens on.
+type PortInfo struct {
+	Port    int    `json:"port"`
+	Address string `json:"address"`
+	PID     int    `json:"pid,omitempty"` // as programs in the sandbox see it; 0: not known
+	Command string `json:"command,omitempty"`
 }

@@ -21,7 +21,7 @@
  *    ├─ ResourceExhaustedError     resource_exhausted; retryAfterSeconds says when to try again
  *    ├─ SandboxEndedError          sandbox_ended: before or during the call
  *    ├─ DeadlineExceededError      deadline_exceeded, said by the server
- *    ├─ CanceledError, UnavailableError, MisdirectedError
+ *    ├─ CanceledError, UnavailableError, PortNotListeningError, MisdirectedError
  *    └─ InternalError              internal, and every code that this version does not know
  *
  * Mistakes that are seen before anything is sent (an unknown option, two spellings of one option, a value of
@@ -134,6 +134,8 @@ export class DeadlineExceededError extends APIError {}
 export class CanceledError extends APIError {}
 /** The sandbox or the server does not answer now. */
 export class UnavailableError extends APIError {}
+/** Nothing listens on the port in the sandbox. */
+export class PortNotListeningError extends APIError {}
 /** The URL's host name is not one of the server's names. */
 export class MisdirectedError extends APIError {}
 /** A fault of Ringfence; also the class of every code that this version does not know. */
@@ -165,6 +167,7 @@ const classes: Record<string, ErrorClass> = {
   deadline_exceeded: DeadlineExceededError,
   canceled: CanceledError,
   unavailable: UnavailableError,
+  port_not_listening: PortNotListeningError,
   misdirected: MisdirectedError,
   method_not_allowed: InvalidArgumentError,
   route_not_found: InvalidArgumentError,
@@ -201,6 +204,7 @@ const names = {
   DeadlineExceededError,
   CanceledError,
   UnavailableError,
+  PortNotListeningError,
   MisdirectedError,
   InternalError,
   APIConnectionError,

@@ -34,6 +34,7 @@ export {
   NotFoundError,
   NotYetSupportedError,
   PermissionDeniedError,
+  PortNotListeningError,
   ProcessNotFoundError,
   RangeInvalidError,
   ResourceExhaustedError,

@@ -31,6 +31,7 @@ Every error is a RingfenceError:
         ├── DeadlineExceededError     deadline_exceeded: of the call itself; also a builtin TimeoutError
         ├── CanceledError             canceled
         ├── UnavailableError          unavailable: the sandbox or the server does not answer now
+        ├── PortNotListeningError     port_not_listening: nothing listens on the port in the sandbox
         ├── MisdirectedError          misdirected: the server does not go by the host name in the URL
         └── InternalError             internal, and every code that this version does not know
 
@@ -285,6 +286,12 @@ class UnavailableError(APIError):
     code = "unavailable"
 
 
+class PortNotListeningError(APIError):
+    """Nothing listens on the port in the sandbox."""
+
+    code = "port_not_listening"
+
+
 class MisdirectedError(APIError):
     """The server does not go by the host name in the URL: start it with `--host-name`."""
 
@@ -323,6 +330,7 @@ _BY_CODE: dict[str, type[APIError]] = {
         DeadlineExceededError,
         CanceledError,
         UnavailableError,
+        PortNotListeningError,
         MisdirectedError,
         InternalError,
     )

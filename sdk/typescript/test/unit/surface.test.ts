@@ -35,6 +35,7 @@ test("the exports are these and no others", () => {
     "NotFoundError",
     "NotYetSupportedError",
     "PermissionDeniedError",
+    "PortNotListeningError",
     "ProcessNotFoundError",
     "RangeInvalidError",
     "ResourceExhaustedError",
