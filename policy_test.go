@@ -112,7 +112,7 @@ var stdlibOnly = map[string][]string{
 	"internal/driver":     {},
 	"internal/egress":     {},
 	"internal/engine":     {"golang.org/x/sync/errgroup", "golang.org/x/sys/unix"},
-	"client":              {},
+	"client":              {"github.com/coder/websocket"},
 	"cmd/ringfence-guest": {},
 }
 

@@ -82,6 +82,10 @@ type Result struct {
 
 	Duration  time.Duration // to the millisecond
 	StartedAt time.Time
+
+	// Of a process that was followed or attached to: where its output ends, or where to go
+	// on beside an error; and how many bytes this reader asked for and did not get.
+	Position, Lost uint64
 }
 
 // Truncated reports whether bytes of either stream were dropped.
@@ -195,6 +199,8 @@ type wireResult struct {
 	Truncated       bool     `json:"truncated"`
 	DurationMS      float64  `json:"duration_ms"`
 	StartedAt       wireTime `json:"started_at"`
+	Position        uint64   `json:"position"`
+	Lost            uint64   `json:"lost"`
 }
 
 func (w *wireResult) result() (*Result, error) {
@@ -206,6 +212,7 @@ func (w *wireResult) result() (*Result, error) {
 		ID: w.ID, ExitCode: *w.ExitCode, Reason: w.Reason, Signal: w.Signal,
 		StdoutTruncated: w.StdoutTruncated, StderrTruncated: w.StderrTruncated,
 		Duration: time.Duration(w.DurationMS * float64(time.Millisecond)), StartedAt: w.StartedAt.Time,
+		Position: w.Position, Lost: w.Lost,
 	}
 	var err error
 	if r.Stdout, err = outputBytes(w.Stdout, w.StdoutBase64); err == nil {

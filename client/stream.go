@@ -25,6 +25,8 @@ const (
 	frameExit      = 4 // JSON, a result without output
 	frameError     = 5 // JSON, {"error":…}
 	frameKeepAlive = 6 // empty
+	framePosition  = 7 // eight bytes: where the next output is
+	frameLost      = 8 // eight bytes: how many are missing here
 
 	frameHeaderBytes = 5
 	maxEventBytes    = 1 << 20 // of a frame that is JSON
@@ -55,8 +57,7 @@ func (s *Sandbox) runStream(ctx context.Context, r request, cmd Command) (*Resul
 	defer resp.Body.Close()
 	requestID := resp.Header.Get("X-Request-Id")
 	if got := resp.Header.Get("Content-Type"); got != streamType {
-		return failed, &ringfence.Error{Code: ringfence.CodeInternal, Message: fmt.Sprintf("the server answered %q where a stream was asked for", got),
-			Hint: "do this program and the server have the same version?", RequestID: requestID}
+		return failed, notStream(got, requestID)
 	}
 	limit := cmd.OutputLimit
 	if limit <= 0 {
@@ -141,23 +142,8 @@ func readStream(br *bufio.Reader, sinks *streamSinks) (*Result, error) {
 			if err = readEvent(br, size, &w); err == nil && sinks.started != nil {
 				sinks.started(w)
 			}
-		case frameExit:
-			var w wireResult
-			if err = readEvent(br, size, &w); err == nil {
-				// Nothing is cut from a stream: bytes that it says are missing were lost.
-				w.StdoutTruncated, w.StderrTruncated = w.Truncated, w.Truncated
-				return w.result()
-			}
-		case frameError:
-			var w struct {
-				Error *wireError `json:"error"`
-			}
-			if err = readEvent(br, size, &w); err == nil {
-				if w.Error == nil {
-					w.Error = &wireError{Code: ringfence.CodeInternal, Message: "the server ended the stream with an error that it did not name"}
-				}
-				return nil, w.Error.domain()
-			}
+		case frameExit, frameError:
+			return readEnd(br, kind, size)
 		default: // keep-alives, and kinds that a newer server may send
 			err = copyFrame(br, io.Discard, size)
 		}
@@ -165,6 +151,37 @@ func readStream(br *bufio.Reader, sinks *streamSinks) (*Result, error) {
 			return nil, err
 		}
 	}
+}
+
+// notStream says that the answer is of another kind than was asked for.
+func notStream(kind, requestID string) error {
+	return &ringfence.Error{Code: ringfence.CodeInternal, Message: fmt.Sprintf("the server answered %q where a stream was asked for", kind),
+		Hint: "do this program and the server have the same version?", RequestID: requestID}
+}
+
+// readEnd reads the frame that ends a stream: a result, or an error.
+func readEnd(br *bufio.Reader, kind byte, size int) (*Result, error) {
+	var w struct {
+		wireResult
+		Error *wireError `json:"error"`
+	}
+	if err := readEvent(br, size, &w); err != nil {
+		return nil, err
+	}
+	if kind == frameError {
+		return nil, w.Error.orUnnamed()
+	}
+	// Nothing is cut from a stream: bytes that it says are missing were lost.
+	w.StdoutTruncated, w.StderrTruncated = w.Truncated, w.Truncated
+	return w.result()
+}
+
+// orUnnamed returns the error that ends a stream, also if it says nothing.
+func (w *wireError) orUnnamed() error {
+	if w == nil {
+		w = &wireError{Code: ringfence.CodeInternal, Message: "the server ended the stream with an error that it did not name"}
+	}
+	return w.domain()
 }
 
 // copyFrame hands the next size bytes to w out of br's own buffer, without a copy.

@@ -301,7 +301,7 @@ func TestCommandErrors(t *testing.T) {
 	id := w.createID()
 	for body, field := range map[string]string{
 		`{}`: "command", `{"command":"a","args":["b"]}`: "command", `{"args":[]}`: "command", `{"args":[""]}`: "args",
-		`{"command":"true","timeout_seconds":0}`: "timeout_seconds", `{"command":"true","timeout_seconds":-2}`: "timeout_seconds",
+		`{"command":"true","timeout_seconds":"0"}`: "timeout_seconds", `{"command":"true","timeout_seconds":-2}`: "timeout_seconds",
 		`{"command":"true","cwd":"relative"}`: "cwd", `{"command":"pwd","cwd":"/does/not/exist"}`: "cwd", `{"command":"true","user":"nobody-has-this"}`: "user",
 		`{"command":"true","user":"; rm"}`: "user", `{"command":"true","output_limit_bytes":0}`: "output_limit_bytes", `{"command":"true","output_limit_bytes":67108865}`: "output_limit_bytes",
 		`{"command":"true","stdin":"a","stdin_base64":"YQ=="}`: "stdin_base64", `{"command":"true","stdin_base64":"?"}`: "stdin_base64",

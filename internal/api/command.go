@@ -66,7 +66,7 @@ func (c *call) runCommand() error {
 	}
 	cmd := ringfence.Command{Shell: in.Command, Args: in.Args, WorkDir: in.Cwd, User: in.User, Env: in.Env, Tag: in.Tag}
 	var err error
-	if cmd.Timeout, err = seconds("timeout_seconds", in.TimeoutSeconds, ringfence.DefaultCommandTimeout); err != nil {
+	if cmd.Timeout, err = deadline("timeout_seconds", in.TimeoutSeconds, ringfence.DefaultCommandTimeout); err != nil {
 		return err
 	}
 	switch {

@@ -49,9 +49,12 @@ func checkFields(dec *json.Decoder, t reflect.Type, at string) error {
 	var known []string
 	fields := map[string]reflect.Type{}
 	if t.Kind() == reflect.Struct {
-		for i := range t.NumField() {
-			name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-			fields[name] = t.Field(i).Type
+		for _, f := range reflect.VisibleFields(t) {
+			if f.Anonymous {
+				continue // its fields are among them
+			}
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			fields[name] = f.Type
 			known = append(known, name)
 		}
 	}

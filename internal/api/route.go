@@ -55,6 +55,16 @@ var Routes = []Route{
 
 	{"POST", "/v1/sandboxes/{id}/commands", DataPlane, nil, (*call).runCommand},
 
+	{"POST", "/v1/sandboxes/{id}/processes", DataPlane, nil, (*call).startProcess},
+	{"GET", "/v1/sandboxes/{id}/processes", DataPlane, []string{"tag", "state"}, (*call).listProcesses},
+	{"GET", "/v1/sandboxes/{id}/processes/{process}", DataPlane, nil, (*call).getProcess},
+	{"GET", "/v1/sandboxes/{id}/processes/{process}/wait", DataPlane, []string{"timeout_seconds"}, (*call).waitProcess},
+	{"POST", "/v1/sandboxes/{id}/processes/{process}/signal", DataPlane, nil, (*call).signalProcess},
+	{"POST", "/v1/sandboxes/{id}/processes/{process}/stdin", DataPlane, []string{"close"}, (*call).writeStdin},
+	{"POST", "/v1/sandboxes/{id}/processes/{process}/resize", DataPlane, nil, (*call).resizeProcess},
+	{"GET", "/v1/sandboxes/{id}/processes/{process}/output", DataPlane, []string{"from", "follow"}, (*call).processOutput},
+	{"GET", "/v1/sandboxes/{id}/connect", DataPlane, nil, (*call).connect}, // a WebSocket
+
 	{"GET", "/v1/sandboxes/{id}/files", DataPlane, []string{"path", "path_base64", "user"}, (*call).readFile}, // and HEAD
 	{"PUT", "/v1/sandboxes/{id}/files", DataPlane, []string{"path", "path_base64", "user", "owner", "mode"}, (*call).writeFile},
 	{"DELETE", "/v1/sandboxes/{id}/files", DataPlane, []string{"path", "path_base64", "user", "recursive"}, (*call).removeFile},
@@ -97,7 +107,11 @@ func (s *Server) route(rt Route) http.HandlerFunc {
 
 func (c *call) admit(rt Route) error {
 	if rt.Access != Open {
-		who, err := c.Engine.Authenticate(c.r.Context(), credential(c.r))
+		secret := credential(c.r)
+		if secret == "" && takesTokenProtocol(rt) {
+			secret = tokenOfProtocol(c.r)
+		}
+		who, err := c.Engine.Authenticate(c.r.Context(), secret)
 		if err != nil {
 			return err
 		}
@@ -178,7 +192,7 @@ func (c *call) decode(into any) error {
 	return decodeStrict(raw, into)
 }
 
-func (c *call) body(r io.Reader) rolling { return rolling{r, c.w.control} }
+func (c *call) body(r io.Reader) rolling { return rolling{r, c.w.control, c.Stall} }
 
 // reply answers with JSON.
 func (c *call) reply(status int, body any) error {

@@ -26,6 +26,11 @@ type Options struct {
 	Version   string
 	HostNames []string // by which clients may call this server, beside loopback names and the address of the connection
 	MaxBody   int64    // of a JSON body, in bytes; 0: 32 MiB
+	// KeepAlive is how long a stream is silent before it says that it lives; 0: 15 s.
+	KeepAlive time.Duration
+	// Stall is how long a connection may stand still while a body is read or an answer
+	// is written; 0: 2 minutes. A stream of a process may stand still for ever.
+	Stall time.Duration
 }
 
 // Server answers the API.
@@ -39,6 +44,12 @@ type Server struct {
 func New(o Options) *Server {
 	if o.MaxBody == 0 {
 		o.MaxBody = 32 << 20
+	}
+	if o.KeepAlive == 0 {
+		o.KeepAlive = keepAlive
+	}
+	if o.Stall == 0 {
+		o.Stall = stall
 	}
 	s := &Server{Options: o, mux: http.NewServeMux(), names: hostNames(o.HostNames)}
 	for _, rt := range Routes {
@@ -70,6 +81,8 @@ type answer struct {
 	route   string
 	who     ringfence.Principal
 	sandbox string
+	stall   time.Duration
+	patient bool // the client may stand still for as long as it likes
 }
 
 // Unwrap lets a ResponseController reach the connection.
@@ -92,7 +105,13 @@ const (
 
 // move gives the connection time for the next piece. A writer without deadlines is
 // one of a test.
-func (a *answer) move() { _ = a.control.SetWriteDeadline(time.Now().Add(stall)) }
+func (a *answer) move() {
+	deadline := time.Time{}
+	if !a.patient {
+		deadline = time.Now().Add(a.stall)
+	}
+	_ = a.control.SetWriteDeadline(deadline)
+}
 
 func (a *answer) Write(p []byte) (total int, err error) {
 	if a.status == 0 {
@@ -114,10 +133,13 @@ func (a *answer) Write(p []byte) (total int, err error) {
 type rolling struct {
 	body    io.Reader
 	control *http.ResponseController
+	stall   time.Duration // 0: it may stand still
 }
 
 func (r rolling) Read(p []byte) (int, error) {
-	_ = r.control.SetReadDeadline(time.Now().Add(stall))
+	if r.stall > 0 {
+		_ = r.control.SetReadDeadline(time.Now().Add(r.stall))
+	}
 	return r.body.Read(p[:min(len(p), piece)])
 }
 
@@ -128,7 +150,7 @@ func (r rolling) done() { _ = r.control.SetReadDeadline(time.Time{}) }
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var random [8]byte
 	rand.Read(random[:]) // never fails since Go 1.24
-	a := &answer{ResponseWriter: w, control: http.NewResponseController(w), id: hex.EncodeToString(random[:]), route: "none"}
+	a := &answer{ResponseWriter: w, control: http.NewResponseController(w), id: hex.EncodeToString(random[:]), route: "none", stall: s.Stall}
 	header := w.Header()
 	header.Set("X-Request-Id", a.id)
 	header.Set("X-Content-Type-Options", "nosniff")

@@ -6,7 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"net/http"
-	"strings"
+	"strconv"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -17,23 +17,37 @@ import (
 // keepAlive is how long a stream is silent before it says that it lives.
 const keepAlive = 15 * time.Second
 
-// streamed is an answer that comes while the command runs.
+// streamed is an answer that comes while a process runs.
 type streamed interface {
 	contentType() string
 	started(id string, pid int) error
+	joined(id string, pid int, position uint64) error // of an output that can be resumed
 	output(stream ringfence.Stream, position uint64, data []byte) error
-	exit(exitBody) error
+	lost(bytes, position uint64) error
+	end(position uint64) error // of what was there, while the process runs
+	exit(body any) error
 	fail(errorBody) error
 	alive() error
 }
 
 // stream runs a command whose output goes out as it comes.
 func (c *call) stream(cmd ringfence.Command, to streamed) error {
-	s := &liveStream{to: to, w: c.w}
+	s := &liveStream{to: to, w: c.w, quiet: c.KeepAlive}
+	return s.serve(c, func() (func() error, error) {
+		exit, err := c.Engine.Run(c.r.Context(), c.who.Project, c.r.PathValue("id"), cmd, commandStream{s})
+		return func() error { return to.exit(exitWire(exit)) }, err
+	})
+}
+
+// serve keeps a stream alive while run fills it, and ends it with what run returns to
+// be said last, or with its error.
+func (s *liveStream) serve(c *call, run func() (func() error, error)) error {
+	// A reader may stop for as long as it likes: it is what holds the process back.
+	c.w.patient = true
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		tick := time.NewTicker(keepAlive / 3)
+		tick := time.NewTicker(s.quiet / 3)
 		defer tick.Stop()
 		for {
 			select {
@@ -44,7 +58,7 @@ func (c *call) stream(cmd ringfence.Command, to streamed) error {
 			}
 		}
 	})
-	exit, err := c.Engine.Run(c.r.Context(), c.who.Project, c.r.PathValue("id"), cmd, s)
+	last, err := run()
 	close(stop)
 	wg.Wait()
 	if err != nil {
@@ -52,10 +66,10 @@ func (c *call) stream(cmd ringfence.Command, to streamed) error {
 			return err // there is time for an ordinary error
 		}
 		c.logFault(c.w, err)
-		err = to.fail(c.w.wire(err))
+		err = s.to.fail(c.w.wire(err))
 	} else {
 		s.begin()
-		err = to.exit(exitWire(exit))
+		err = last()
 	}
 	if err == nil {
 		err = c.w.control.Flush()
@@ -68,8 +82,9 @@ type liveStream struct {
 	mu    sync.Mutex
 	to    streamed
 	w     *answer
-	begun bool      // guarded by mu while the command runs
-	last  time.Time // of the last write; guarded by mu
+	quiet time.Duration // how long it may be silent
+	begun bool          // guarded by mu while the command runs
+	last  time.Time     // of the last write; guarded by mu
 }
 
 func (s *liveStream) begin() {
@@ -99,7 +114,10 @@ func (s *liveStream) send(size int, write func() error) error {
 	return s.w.control.Flush()
 }
 
-func (s *liveStream) Started(id string, pid int) error {
+// commandStream is the output of a command that the caller waits for.
+type commandStream struct{ *liveStream }
+
+func (s commandStream) Started(id string, pid int) error {
 	return s.send(0, func() error { return s.to.started(id, pid) })
 }
 
@@ -109,7 +127,7 @@ func (s *liveStream) Output(stream ringfence.Stream, position uint64, data []byt
 
 func (s *liveStream) keepAlive() {
 	s.mu.Lock()
-	due := s.begun && time.Since(s.last) >= keepAlive
+	due := s.begun && time.Since(s.last) >= s.quiet
 	s.mu.Unlock()
 	if due {
 		s.send(0, s.to.alive) // the next output, or the server, sees it too
@@ -121,6 +139,10 @@ type events struct {
 	w    *answer
 	buf  bytes.Buffer
 	held [3]heldBytes // by stream: the beginning of a character whose rest is to come
+	// resumable streams name the position after each event as its id. They hold
+	// bytes of one stream at a time, since no position could name what is sent otherwise.
+	resumable bool
+	at        uint64
 }
 
 type heldBytes struct {
@@ -134,6 +156,10 @@ func (e *events) contentType() string { return typeEvents }
 
 func (e *events) event(name string, body any) error {
 	e.buf.Reset()
+	if e.resumable {
+		// All before this position was sent, so that this is where to go on.
+		e.buf.WriteString("id: " + strconv.FormatUint(e.at, 10) + "\n")
+	}
 	e.buf.WriteString("event: " + name + "\ndata: ")
 	enc := json.NewEncoder(&e.buf) // ends with a newline and has no other
 	enc.SetEscapeHTML(false)
@@ -158,7 +184,47 @@ type outputBody struct {
 	Base64   *string `json:"base64,omitempty"`
 }
 
+type joinedBody struct {
+	ID       string `json:"id"`
+	PID      int    `json:"pid"`
+	Position uint64 `json:"position"`
+}
+
+func (e *events) joined(id string, pid int, position uint64) error {
+	e.resumable, e.at = true, position
+	return e.event("started", joinedBody{id, pid, position})
+}
+
+type lostBody struct {
+	Position uint64 `json:"position"`
+	Bytes    uint64 `json:"bytes"`
+}
+
+func (e *events) lost(bytes, position uint64) error {
+	if err := e.flush(); err != nil {
+		return err
+	}
+	e.at = position
+	return e.event("lost", lostBody{position, bytes})
+}
+
+type positionBody struct {
+	Position uint64 `json:"position"`
+}
+
+func (e *events) end(position uint64) error {
+	if err := e.flush(); err != nil {
+		return err
+	}
+	return e.event("end", positionBody{position})
+}
+
 func (e *events) output(stream ringfence.Stream, position uint64, data []byte) error {
+	if e.resumable && len(e.held[3-stream].bytes) > 0 {
+		if err := e.flush(); err != nil {
+			return err
+		}
+	}
 	held := &e.held[stream]
 	if len(held.bytes) > 0 {
 		data = append(held.bytes, data...)
@@ -176,6 +242,7 @@ func (e *events) emit(stream ringfence.Stream, position uint64, data []byte) err
 		return nil
 	}
 	out := outputBody{Position: position}
+	e.at = position + uint64(len(data))
 	if utf8.Valid(data) {
 		s := string(data)
 		out.Text = &s
@@ -212,7 +279,7 @@ func (e *events) flush() error {
 	return nil
 }
 
-func (e *events) exit(body exitBody) error {
+func (e *events) exit(body any) error {
 	if err := e.flush(); err != nil {
 		return err
 	}
@@ -239,6 +306,9 @@ const (
 	frameExit      = 4
 	frameError     = 5
 	frameKeepAlive = 6
+	framePosition  = 7 // eight bytes: the position of the next output
+	frameLost      = 8 // eight bytes: how many are missing here
+	frameEnd       = 9 // eight bytes: the position at which the log ends, while the process runs
 	frameHeader    = 5
 )
 
@@ -261,14 +331,32 @@ func (f *frames) frame(kind byte, payload []byte) error {
 }
 
 func (f *frames) json(kind byte, body any) error {
-	var b strings.Builder
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(body); err != nil {
+	payload, err := encode(body)
+	if err != nil {
 		return err
 	}
-	return f.frame(kind, []byte(strings.TrimSuffix(b.String(), "\n")))
+	return f.frame(kind, payload)
 }
+
+func (f *frames) number(kind byte, n uint64) error {
+	return f.frame(kind, binary.BigEndian.AppendUint64(nil, n))
+}
+
+func (f *frames) joined(id string, pid int, position uint64) error {
+	if err := f.started(id, pid); err != nil {
+		return err
+	}
+	return f.number(framePosition, position)
+}
+
+func (f *frames) lost(bytes, position uint64) error {
+	if err := f.number(frameLost, bytes); err != nil {
+		return err
+	}
+	return f.number(framePosition, position)
+}
+
+func (f *frames) end(position uint64) error { return f.number(frameEnd, position) }
 
 func (f *frames) started(id string, pid int) error {
 	return f.json(frameStarted, startedBody{id, pid})
@@ -278,6 +366,6 @@ func (f *frames) output(stream ringfence.Stream, _ uint64, data []byte) error {
 	return f.frame(byte(stream), data)
 }
 
-func (f *frames) exit(body exitBody) error  { return f.json(frameExit, body) }
+func (f *frames) exit(body any) error       { return f.json(frameExit, body) }
 func (f *frames) fail(body errorBody) error { return f.json(frameError, body) }
 func (f *frames) alive() error              { return f.frame(frameKeepAlive, nil) }
