@@ -26,6 +26,7 @@ import (
 	"ringfence.dev/ringfence/internal/driver/gvisor"
 	"ringfence.dev/ringfence/internal/engine"
 	"ringfence.dev/ringfence/internal/guestbin"
+	"ringfence.dev/ringfence/internal/snapshot"
 	"ringfence.dev/ringfence/internal/sqlite"
 	"ringfence.dev/ringfence/internal/template"
 )
@@ -94,8 +95,12 @@ func serve(ctx context.Context, c *config.Config, out, errOut io.Writer) (err er
 	if err != nil {
 		return err
 	}
+	snapshots, err := snapshot.Open(filepath.Join(c.DataDir, "snapshots"))
+	if err != nil {
+		return err
+	}
 	eng, err := engine.Open(ctx, engine.Options{
-		Store: store, Driver: drv, Templates: templates, Log: log,
+		Store: store, Driver: drv, Templates: templates, Log: log, Snapshots: snapshots,
 		Max:      ringfence.Size{VCPU: c.MaxVCPU, MemoryMiB: c.MaxMemoryMiB, DiskMiB: c.MaxDiskMiB},
 		MaxProcs: c.MaxProcs, ReserveMiB: c.MemoryReserveMiB,
 	})

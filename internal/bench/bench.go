@@ -59,7 +59,7 @@ func rows() []row {
 		{name: "daemon_rss", unit: unitMB, budget: budget(60), what: "resident memory of the idle daemon", measure: (*run).daemonRSS},
 		{name: "daemon_ready", unit: unitMS, budget: budget(300), what: "start of a daemon until it answers", measure: (*run).daemonReady},
 		{name: "create_exec_pool", unit: unitMS, budget: budget(10), what: "create → first command done, from the pool", later: "there is no pool yet"},
-		{name: "create_exec_restore", unit: unitMS, budget: budget(100), what: "create → first command done", measure: (*run).createExec},
+		{name: "create_exec_restore", unit: unitMS, budget: budget(100), what: "create → first command done, from a snapshot", measure: (*run).createExec},
 		{name: "exec_true", unit: unitMS, budget: budget(5), what: "commands.run(\"true\")", measure: (*run).execTrue},
 		{name: "cell_pandas", unit: unitMS, budget: budget(100), what: "write a cell that uses pandas, run it with python", measure: (*run).cellPandas},
 		{name: "burst_100", unit: unitMS, budget: budget(1000), what: "100 creates at once", later: "there is no pool yet"},

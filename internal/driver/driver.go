@@ -18,6 +18,9 @@ type Capabilities struct {
 	Limits     bool   // CPU, memory, process and disk limits are enforced
 	Rescue     bool   // Instance.Rescue works
 	Recover    bool   // instances outlive the daemon's process
+	// Build names what a checkpoint depends on beside its spec: the isolation's version
+	// and flags, and the guest agent. A checkpoint of another build may be refused.
+	Build string
 }
 
 // Spec is what a driver needs to start an instance.

@@ -86,6 +86,7 @@ func (e *Engine) Create(ctx context.Context, req CreateRequest) (*ringfence.Sand
 		return nil, "", context.Cause(b.ctx)
 	}
 	e.wg.Go(func() { b.supervise(inst) })
+	e.wantGolden(template, size)
 	e.Log.Info("sandbox started", "sandbox", b.id, "template", row.Template, "took", row.StartedAt.Sub(row.CreatedAt).Round(time.Millisecond))
 	return &row, token, nil
 }
@@ -98,16 +99,11 @@ func (b *box) start(ctx context.Context, template ringfence.Template, checkUser 
 	defer context.AfterFunc(b.ctx, cancel)()
 	defer context.AfterFunc(b.e.ctx, cancel)()
 	row := b.sandbox()
-	inst, err := b.e.Driver.Create(ctx, driver.Spec{
-		ID: b.id, ImagePath: template.ImagePath, Hostname: hostname(row), Size: row.Size, MaxProcs: b.e.MaxProcs,
+	conn, err := b.e.launch(ctx, b.e.spec(b.id, template, row.Size), template, func(inst driver.Instance) {
+		b.mu.Lock()
+		b.inst = inst
+		b.mu.Unlock()
 	})
-	if err != nil {
-		return err
-	}
-	b.mu.Lock()
-	b.inst = inst
-	b.mu.Unlock()
-	conn, err := attach(ctx, inst)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/driver"
+	"ringfence.dev/ringfence/internal/snapshot"
 )
 
 // Store keeps what has to survive the daemon. What a method has acknowledged is on
@@ -53,6 +54,8 @@ type Options struct {
 	Driver    driver.Driver
 	Templates Templates
 	Log       *slog.Logger
+	// Snapshots keeps what sandboxes are restored from; nil: every sandbox boots.
+	Snapshots *snapshot.Store
 
 	Max        ringfence.Size // the operator's maxima
 	MaxProcs   int            // of one sandbox
@@ -75,9 +78,10 @@ const (
 // called concurrently. Errors are *ringfence.Error.
 type Engine struct {
 	Options
-	access access
-	events events
-	opened time.Time // when this process took over
+	access  access
+	goldens goldens
+	events  events
+	opened  time.Time // when this process took over
 
 	ctx    context.Context // ends with the engine
 	cancel context.CancelCauseFunc
@@ -98,6 +102,7 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 	}
 	e := &Engine{Options: o, live: map[string]*box{}}
 	e.access.init()
+	e.goldens.init()
 	e.events.init()
 	e.opened = now()
 	e.ctx, e.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -108,6 +113,7 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 	if err := e.recover(ctx); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
+	e.collectSnapshots()
 	e.wg.Go(e.sweep)
 	return e, nil
 }

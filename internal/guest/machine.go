@@ -54,6 +54,9 @@ func setIdentity(a *agent, _ *channel, id guestproto.Identity) (any, error) {
 			a.log.Warn("Cannot enter the host's name in /etc/hosts", "error", err)
 		}
 	}
+	if err := newGeneration(); err != nil {
+		a.log.Warn("Cannot write the generation file", "error", err)
+	}
 	limit := a.processLimit()
 	if err := a.groups.setLimit(limit); err != nil {
 		return nil, fail(codeInternal, "", "cannot set the limit on processes: %v", err)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -224,7 +225,26 @@ func (w *world) create(o client.CreateOptions) *client.Sandbox {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	w.settle()
 	return sb
+}
+
+// settle waits until the daemon has done what it does in the background after a
+// template's first use: until every sandbox of the host has an owner.
+func (w *world) settle() {
+	w.t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		live := map[string]bool{}
+		for sb, err := range w.c.List(context.Background(), client.ListOptions{}) {
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			live[sb.ID()] = true
+		}
+		if !slices.ContainsFunc(w.leftovers(), func(id string) bool { return !live[id] }) {
+			return
+		}
+	}
 }
 
 func (w *world) shell(sb *client.Sandbox, command string) string {

@@ -115,7 +115,9 @@ func (d *Driver) boot(ctx context.Context, dir string, spec driver.Spec, oci *sp
 
 	pidfd := -1
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = []string{} // nothing of the daemon's
+	// Nothing of the daemon's. Most of what a sentry allocates to boot stays in use, and
+	// collecting it again and again took a fifth of the time of a create.
+	cmd.Env = []string{"GOGC=200"}
 	cmd.Dir = "/"
 	cmd.SysProcAttr = sentryAttr(&pidfd)
 

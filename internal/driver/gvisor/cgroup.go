@@ -166,6 +166,20 @@ func (c *cgroups) oomKills(id string) int64 {
 	return 0
 }
 
+// memoryBytes returns the memory that is charged to the group.
+func (c *cgroups) memoryBytes(id string) int64 {
+	name := "memory.usage_in_bytes"
+	if c.v2 {
+		name = "memory.current"
+	}
+	raw, err := os.ReadFile(filepath.Join(c.dir("memory", id), name))
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
+	return n
+}
+
 // cpuNanos returns the CPU time that the group used.
 func (c *cgroups) cpuNanos(id string) int64 {
 	g, err := c.group(id)

@@ -2,15 +2,13 @@ package gvisor
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/control"
 	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 	"gvisor.dev/gvisor/pkg/state/statefile"
@@ -55,15 +53,23 @@ func (i *instance) Checkpoint(ctx context.Context, dir string) error {
 	return nil
 }
 
+// smallCheckpoint is the size up to which a checkpoint is one file. gVisor loads a
+// pages file with 30 threads that it never ends; for little memory one stream is as
+// fast, and leaves a sandbox that has 10 threads and not 40.
+const smallCheckpoint = 64 << 20 // bytes of memory and written disk
+
 func (i *instance) save(ctx context.Context, dir string) error {
 	st, err := loadState(i.dir)
 	if err != nil {
 		return err
 	}
-	names := []string{checkpointfiles.StateFileName, checkpointfiles.PagesMetadataFileName, checkpointfiles.PagesFileName}
+	names := []string{checkpointfiles.StateFileName}
+	if i.footprint() > smallCheckpoint {
+		names = append(names, checkpointfiles.PagesMetadataFileName, checkpointfiles.PagesFileName)
+	}
 	opts := control.SaveOpts{
 		Metadata:      statefile.CompressionLevelNone.ToMetadata(),
-		HavePagesFile: true,
+		HavePagesFile: len(names) > 1,
 		Resume:        true, // a failed save must not cost the sandbox
 	}
 	defer func() {
@@ -87,7 +93,7 @@ func (i *instance) save(ctx context.Context, dir string) error {
 		if err := f.Sync(); err != nil {
 			return err
 		}
-		if m.Files[name], err = hashFile(f); err != nil {
+		if m.Files[name], err = i.d.verified.hash(f); err != nil {
 			return err
 		}
 	}
@@ -95,77 +101,87 @@ func (i *instance) save(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, manifestFile), raw, 0o600)
+	return writeSynced(filepath.Join(dir, manifestFile), raw)
 }
 
-func hashFile(f *os.File) (string, error) {
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return "", err
+// footprint is about what a checkpoint of the sandbox will hold, in bytes.
+func (i *instance) footprint() int64 {
+	n := i.d.cgroups.memoryBytes(i.id)
+	var st unix.Stat_t
+	if unix.Stat(filepath.Join(i.dir, diskFile), &st) == nil {
+		n += st.Blocks * 512
 	}
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
+	return n
+}
+
+func writeSynced(path string, raw []byte) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
 	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	_, err = f.Write(raw)
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // checkManifest refuses a checkpoint that is not whole, or not of this sandbox's
-// image, size and engine. It returns the image of the agent that is in it, which may
-// be an older one than new sandboxes get.
-func checkManifest(dir string, spec driver.Spec) (agent string, err error) {
+// image, size and engine. The agent in it may be an older one than new sandboxes get.
+func (d *Driver) checkManifest(dir string, spec driver.Spec) (*manifest, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, manifestFile))
 	if err != nil {
-		return "", ringfence.Errorf(ringfence.CodeFailedPrecondition, "there is no complete checkpoint to restore").WithHint("make a new snapshot")
+		return nil, unusable("there is no complete checkpoint to restore")
 	}
-	var m manifest
-	if err := json.Unmarshal(raw, &m); err != nil {
-		return "", ringfence.Errorf(ringfence.CodeFailedPrecondition, "the checkpoint is damaged").WithHint("make a new snapshot")
-	}
-	refuse := func(what string) (string, error) {
-		return "", ringfence.Errorf(ringfence.CodeFailedPrecondition, "the checkpoint is of another %s", what).WithHint("make a new snapshot")
+	m := new(manifest)
+	if err := json.Unmarshal(raw, m); err != nil {
+		return nil, unusable("the checkpoint is damaged")
 	}
 	switch {
 	case m.Engine != version.Version():
-		return refuse("version of gVisor")
+		return nil, unusable("the checkpoint is of another version of gVisor")
 	case m.Image != spec.ImagePath:
-		return refuse("image")
+		return nil, unusable("the checkpoint is of another image")
 	case m.Size != spec.Size:
-		return refuse("size")
+		return nil, unusable("the checkpoint is of another size")
+	case m.Files[checkpointfiles.StateFileName] == "":
+		return nil, unusable("the checkpoint is damaged")
 	}
 	if _, err := os.Stat(m.Agent); err != nil {
-		return "", ringfence.Errorf(ringfence.CodeFailedPrecondition, "the guest agent of the checkpoint is gone").WithHint("make a new snapshot")
+		return nil, unusable("the guest agent of the checkpoint is gone")
 	}
 	for name, want := range m.Files {
 		f, err := os.Open(filepath.Join(dir, filepath.Base(name)))
 		if err != nil {
-			return "", ringfence.Errorf(ringfence.CodeFailedPrecondition, "the checkpoint is damaged: %s is missing", name).WithHint("make a new snapshot")
+			return nil, unusable("the checkpoint is damaged: %s is missing", name)
 		}
-		got, err := hashFile(f)
+		got, err := d.verified.hash(f)
 		f.Close()
 		if err != nil || got != want {
-			return "", ringfence.Errorf(ringfence.CodeFailedPrecondition, "the checkpoint is damaged: %s has changed", name).WithHint("make a new snapshot")
+			return nil, unusable("the checkpoint is damaged: %s has changed", name)
 		}
 	}
-	return m.Agent, nil
+	return m, nil
+}
+
+func unusable(format string, args ...any) error {
+	return ringfence.Errorf(ringfence.CodeFailedPrecondition, format, args...).WithHint("make a new snapshot")
 }
 
 // restoreGuest loads a checkpoint into a sentry that booted.
-func restoreGuest(ctx context.Context, dir, from string) error {
+func restoreGuest(ctx context.Context, dir, from string, m *manifest) error {
 	if err := setNetwork(ctx, dir, true); err != nil {
 		return err
 	}
-	opts := boot.RestoreOpts{HavePagesFile: true, Background: true}
+	names := []string{checkpointfiles.StateFileName}
+	if m.Files[checkpointfiles.PagesFileName] != "" {
+		names = append(names, checkpointfiles.PagesMetadataFileName, checkpointfiles.PagesFileName)
+	}
+	opts := boot.RestoreOpts{HavePagesFile: len(names) > 1, Background: true}
 	defer func() {
 		for _, f := range opts.FilePayload.Files {
 			f.Close()
 		}
 	}()
-	for _, name := range []string{checkpointfiles.StateFileName, checkpointfiles.PagesMetadataFileName, checkpointfiles.PagesFileName} {
+	for _, name := range names {
 		f, err := os.Open(filepath.Join(from, name))
-		if errors.Is(err, os.ErrNotExist) && name != checkpointfiles.StateFileName {
-			opts.HavePagesFile = false
-			continue
-		}
 		if err != nil {
 			return err
 		}

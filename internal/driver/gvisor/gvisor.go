@@ -18,11 +18,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/runsc/version"
 
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/driver"
@@ -51,6 +53,8 @@ type Driver struct {
 	agent   string // path of the agent's image
 	cgroups *cgroups
 	log     *slog.Logger
+
+	verified verified
 
 	mu        sync.Mutex
 	instances map[string]*instance
@@ -100,7 +104,10 @@ func (d *Driver) Name() string { return "gvisor" }
 
 // Capabilities says that this driver does everything of the contract.
 func (d *Driver) Capabilities() driver.Capabilities {
-	return driver.Capabilities{Isolation: "gvisor", Checkpoint: true, Limits: true, Rescue: true, Recover: true}
+	return driver.Capabilities{
+		Isolation: "gvisor", Checkpoint: true, Limits: true, Rescue: true, Recover: true,
+		Build: version.Version() + "/" + strings.Join(sentryFlags, " ") + "/" + filepath.Base(d.agent),
+	}
 }
 
 // Create starts a sandbox from its image.
@@ -110,11 +117,11 @@ func (d *Driver) Create(ctx context.Context, spec driver.Spec) (driver.Instance,
 
 // Restore starts a sandbox from a checkpoint.
 func (d *Driver) Restore(ctx context.Context, spec driver.Spec, from string) (driver.Instance, error) {
-	agent, err := checkManifest(from, spec)
+	m, err := d.checkManifest(from, spec)
 	if err != nil {
 		return nil, err
 	}
-	return d.start(ctx, spec, agent, func(dir string) error { return restoreGuest(ctx, dir, from) })
+	return d.start(ctx, spec, m.Agent, func(dir string) error { return restoreGuest(ctx, dir, from, m) })
 }
 
 // start makes all that a sandbox has, boots its sentry and calls run, which makes
