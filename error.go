@@ -29,6 +29,7 @@ const (
 	CodeAlreadyExists      Code = "already_exists"      // the name is taken
 	CodeFailedPrecondition Code = "failed_precondition" // not allowed in the state that the sandbox is in
 	CodeNotYetSupported    Code = "not_yet_supported"   // known, and refused by name until it exists
+	CodeSignatureExpired   Code = "signature_expired"   // a signed URL whose time has passed
 	CodeTooLarge           Code = "too_large"           // the body is over the limit
 	CodeRangeInvalid       Code = "range_invalid"       // the byte range does not fit the file
 	CodeResourceExhausted  Code = "resource_exhausted"  // the host or a quota has no room; try again later
@@ -147,6 +148,7 @@ var ErrorTable = []ErrorRow{
 	{CodeAlreadyExists, 409, 5, "AlreadyExistsError"},
 	{CodeFailedPrecondition, 409, 5, "FailedPreconditionError"},
 	{CodeNotYetSupported, 400, 2, "NotYetSupportedError"},
+	{CodeSignatureExpired, 401, 3, "SignatureExpiredError"},
 	{CodeTooLarge, 413, 2, "TooLargeError"},
 	{CodeRangeInvalid, 416, 2, "RangeInvalidError"},
 	{CodeResourceExhausted, 429, 6, "ResourceExhaustedError"},

@@ -41,7 +41,7 @@ type Exit struct {
 
 // Usage is what an instance uses, seen from the host.
 type Usage struct {
-	MemoryBytes int64 // proportional set size of its host processes
+	MemoryBytes int64 // of its host processes, without files of the host
 	CPUNanos    int64 // CPU time since it started
 	DiskBytes   int64 // of the writable layer
 }

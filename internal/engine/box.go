@@ -25,6 +25,8 @@ type box struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	gone   chan struct{} // closed when nothing of it is left on the host
+	ports  ports
+	usage  usage
 	calls  atomic.Int32  // calls on the data plane that are in progress
 	ping   atomic.Bool   // a ping is in progress
 

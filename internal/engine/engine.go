@@ -39,6 +39,8 @@ type Store interface {
 	MoveSandbox(ctx context.Context, m ringfence.Move) (generation int64, err error)            // failed_precondition
 	ListSandboxes(ctx context.Context, f ringfence.SandboxFilter) ([]*ringfence.Sandbox, error) // newest first
 	LiveSandboxes(ctx context.Context) ([]*ringfence.Sandbox, error)                            // of all projects
+	SetPublicPort(ctx context.Context, sandbox string, port int, public bool) error
+	PublicPorts(ctx context.Context) (map[string][]int, error) // of those that live
 	PurgeSandboxes(ctx context.Context, endedBefore time.Time) (int64, error)
 }
 
@@ -115,6 +117,7 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 	}
 	e.collectSnapshots()
 	e.wg.Go(e.sweep)
+	e.wg.Go(e.sample)
 	return e, nil
 }
 

@@ -43,6 +43,10 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	public, err := e.Store.PublicPorts(ctx)
+	if err != nil {
+		return err
+	}
 	there := make(map[string]driver.Instance, len(instances))
 	for _, inst := range instances {
 		there[inst.ID()] = inst
@@ -57,6 +61,9 @@ func (e *Engine) recover(ctx context.Context) error {
 		inst := there[row.ID]
 		delete(there, row.ID)
 		b.inst = inst
+		for _, port := range public[row.ID] {
+			b.ports.set(port, true)
+		}
 		to, reason, detail := ringfence.StateFailed, ringfence.ReasonNone, ""
 		switch {
 		case row.State == ringfence.StateStarting:

@@ -17,6 +17,7 @@
  *    ├─ DiskFullError              disk_full
  *    ├─ AlreadyExistsError         already_exists
  *    ├─ FailedPreconditionError    failed_precondition: not in the state that the sandbox is in; process_ended, stdin_closed
+ *    ├─ SignatureExpiredError      signature_expired
  *    ├─ TooLargeError, RangeInvalidError
  *    ├─ ResourceExhaustedError     resource_exhausted; retryAfterSeconds says when to try again
  *    ├─ SandboxEndedError          sandbox_ended: before or during the call
@@ -120,6 +121,8 @@ export class DiskFullError extends APIError {}
 export class AlreadyExistsError extends APIError {}
 /** Not allowed in the state that the sandbox is in. */
 export class FailedPreconditionError extends APIError {}
+/** A signed URL whose time has passed. */
+export class SignatureExpiredError extends APIError {}
 /** The body is over the server's limit. */
 export class TooLargeError extends APIError {}
 /** The byte range does not fit the file. */
@@ -160,6 +163,7 @@ const classes: Record<string, ErrorClass> = {
   already_exists: AlreadyExistsError,
   failed_precondition: FailedPreconditionError,
   not_yet_supported: NotYetSupportedError,
+  signature_expired: SignatureExpiredError,
   too_large: TooLargeError,
   range_invalid: RangeInvalidError,
   resource_exhausted: ResourceExhaustedError,
@@ -197,6 +201,7 @@ const names = {
   DiskFullError,
   AlreadyExistsError,
   FailedPreconditionError,
+  SignatureExpiredError,
   TooLargeError,
   RangeInvalidError,
   ResourceExhaustedError,

@@ -40,6 +40,7 @@ export {
   ResourceExhaustedError,
   RingfenceError,
   SandboxEndedError,
+  SignatureExpiredError,
   TemplateNotFoundError,
   TooLargeError,
   UnavailableError,

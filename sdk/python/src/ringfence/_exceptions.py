@@ -24,6 +24,7 @@ Every error is a RingfenceError:
         ├── AlreadyExistsError        already_exists
         ├── FailedPreconditionError   failed_precondition: not in the state that the sandbox is in; process_ended, stdin_closed
         ├── NotYetSupportedError      not_yet_supported: known, and refused until it exists
+        ├── SignatureExpiredError     signature_expired
         ├── TooLargeError             too_large
         ├── RangeInvalidError         range_invalid
         ├── ResourceExhaustedError    resource_exhausted; `retry_after` says when to try again
@@ -244,6 +245,12 @@ class NotYetSupportedError(APIError):
     code = "not_yet_supported"
 
 
+class SignatureExpiredError(APIError):
+    """A signed URL whose time has passed."""
+
+    code = "signature_expired"
+
+
 class TooLargeError(APIError):
     """The request's body is over the limit."""
 
@@ -323,6 +330,7 @@ _BY_CODE: dict[str, type[APIError]] = {
         AlreadyExistsError,
         FailedPreconditionError,
         NotYetSupportedError,
+        SignatureExpiredError,
         TooLargeError,
         RangeInvalidError,
         ResourceExhaustedError,

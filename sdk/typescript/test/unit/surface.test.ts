@@ -42,6 +42,7 @@ test("the exports are these and no others", () => {
     "RingfenceError",
     "Sandbox",
     "SandboxEndedError",
+    "SignatureExpiredError",
     "TemplateNotFoundError",
     "TooLargeError",
     "UnavailableError",
