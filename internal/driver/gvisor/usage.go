@@ -25,7 +25,7 @@ func (i *instance) Usage(context.Context) (driver.Usage, error) {
 		u.DiskBytes = st.Blocks * 512
 	}
 	var counted bool
-	if u.MemoryBytes, counted = i.d.cgroups.memoryBytes(i.id); counted {
+	if u.MemoryBytes, counted = i.d.cgroups.anonymousBytes(i.id); counted {
 		return u, nil
 	}
 	for _, pid := range i.d.cgroups.pids(i.id) {
@@ -34,10 +34,10 @@ func (i *instance) Usage(context.Context) (driver.Usage, error) {
 	return u, nil
 }
 
-// memoryBytes returns what the group's processes have in memory that is no file's, and
+// anonymousBytes returns what the group's processes have in memory that is no file's, and
 // whether the kernel counts that. Reading it costs microseconds, where the walk over
 // a process's pages costs milliseconds.
-func (c *cgroups) memoryBytes(id string) (int64, bool) {
+func (c *cgroups) anonymousBytes(id string) (int64, bool) {
 	raw, err := os.ReadFile(filepath.Join(c.dir("memory", id), "memory.stat"))
 	if err != nil {
 		return 0, false
