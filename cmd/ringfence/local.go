@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -37,7 +38,9 @@ func keyCreateCommand(app *cli.App) *cobra.Command {
 			return err
 		}
 		defer store.Close() // what was written is on the disk
-		err = store.EnsureProject(cmd.Context(), ringfence.Project{ID: ringfence.DefaultProject, Name: ringfence.DefaultProject})
+		err = store.EnsureProject(cmd.Context(), ringfence.Project{
+			ID: ringfence.DefaultProject, Name: ringfence.DefaultProject, CreatedAt: time.Now(),
+		})
 		if err != nil {
 			return err
 		}

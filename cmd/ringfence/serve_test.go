@@ -289,3 +289,23 @@ func TestKeyCreate(t *testing.T) {
 		t.Errorf("a key that was deleted: %v", err)
 	}
 }
+
+// A key may be made before the server has started for the first time: it opens that
+// server, which then makes none of its own.
+func TestKeyCreateBeforeTheFirstStart(t *testing.T) {
+	c := settings(t)
+	c.DataDir = filepath.Join(t.TempDir(), "new")
+	var out buffer
+	app := cli.New(cli.Options{Out: &out, Err: &out, Local: []cli.Local{{Parent: "key", Make: keyCreateCommand}}})
+	if code := app.Run(t.Context(), []string{"key", "create", "--data-dir", c.DataDir}); code != 0 {
+		t.Fatalf("%d %s", code, &out)
+	}
+	s := start(t, c)
+	cl, err := client.New(client.Options{BaseURL: s.url, APIKey: strings.TrimSpace(out.String())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if keys, err := cl.Keys(t.Context()); err != nil || len(keys) != 1 {
+		t.Errorf("%+v %v", keys, err)
+	}
+}

@@ -30,9 +30,12 @@ func fault(err error, what string) error {
 	case !errors.As(err, &lite):
 		return ringfence.Errorf(ringfence.CodeInternal, "%s", what).WithCause(err)
 	}
-	switch lite.Code() & 0xff { // the primary code; the rest of the bits refine it
-	case sqlite3.SQLITE_CONSTRAINT:
+	// Of the constraints only these are a caller's doing; the others are ours, and internal.
+	switch lite.Code() {
+	case sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_ROWID:
 		return ringfence.Errorf(ringfence.CodeAlreadyExists, "%s: it exists already", what).WithCause(err)
+	}
+	switch lite.Code() & 0xff { // the primary code; the rest of the bits refine it
 	case sqlite3.SQLITE_FULL:
 		return retry(ringfence.Errorf(ringfence.CodeResourceExhausted, "%s: the server's disk is full", what).
 			WithHint("free space under the data directory").WithCause(err))

@@ -122,6 +122,15 @@ func TestKeys(t *testing.T) {
 	if err := s.CreateKey(t.Context(), k); ringfence.CodeOf(err) != ringfence.CodeAlreadyExists {
 		t.Errorf("the same key again: %v", err)
 	}
+	// A row that is not whole is a fault of ours, and nothing that "exists already".
+	if err := s.EnsureProject(t.Context(), ringfence.Project{ID: "undated", Name: "undated"}); ringfence.CodeOf(err) != ringfence.CodeInternal {
+		t.Errorf("a project without a time: %v", err)
+	}
+	orphan := k
+	orphan.ID, orphan.Project, orphan.Hash = "k9", "none", ringfence.HashSecret("orphan")
+	if err := s.CreateKey(t.Context(), orphan); ringfence.CodeOf(err) != ringfence.CodeInternal {
+		t.Errorf("a key of a project that does not exist: %v", err)
+	}
 	used := time.Now().UTC().Truncate(time.Microsecond)
 	if err := s.TouchKeys(t.Context(), map[string]time.Time{"k1": used}); err != nil {
 		t.Fatal(err)
