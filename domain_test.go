@@ -103,7 +103,7 @@ func TestErrorTable(t *testing.T) {
 			t.Errorf("%s has two rows", row.Code)
 		}
 		seen[row.Code] = true
-		if row.HTTP < 400 || row.HTTP > 599 || row.Exit < 1 || row.Exit > 125 || !strings.HasSuffix(row.SDK, "Error") {
+		if row.HTTP < 400 || row.HTTP > 599 || row.Exit < 1 || row.Exit > 125 || !strings.HasSuffix(row.SDK, "Error") || row.Hint == "" {
 			t.Errorf("a row that makes no sense: %+v", row)
 		}
 		if got := ringfence.RowOf(row.Code); got != row {

@@ -129,41 +129,42 @@ type ErrorRow struct {
 	HTTP int    // HTTP status
 	Exit int    // exit status of the command line
 	SDK  string // exception class in the SDKs
+	Hint string // what to do, for an error that says nothing of its own about it
 }
 
 // ErrorTable is the one table that maps codes to HTTP, CLI and SDK.
 var ErrorTable = []ErrorRow{
-	{CodeInvalidArgument, 400, 2, "InvalidArgumentError"},
-	{CodeUnauthenticated, 401, 3, "AuthenticationError"},
-	{CodePermissionDenied, 403, 3, "PermissionDeniedError"},
-	{CodeNotFound, 404, 4, "NotFoundError"},
-	{CodeTemplateNotFound, 404, 4, "TemplateNotFoundError"},
-	{CodeFileNotFound, 404, 4, "FileNotFoundError"},
-	{CodeFileExists, 409, 5, "FileExistsError"},
-	{CodeIsDirectory, 409, 5, "IsDirectoryError"},
-	{CodeNotDirectory, 409, 5, "NotDirectoryError"},
-	{CodeDirectoryNotEmpty, 409, 5, "DirectoryNotEmptyError"},
-	{CodeFilePermission, 403, 3, "FilePermissionError"},
-	{CodeDiskFull, 507, 6, "DiskFullError"},
-	{CodeAlreadyExists, 409, 5, "AlreadyExistsError"},
-	{CodeFailedPrecondition, 409, 5, "FailedPreconditionError"},
-	{CodeNotYetSupported, 400, 2, "NotYetSupportedError"},
-	{CodeSignatureExpired, 401, 3, "SignatureExpiredError"},
-	{CodeTooLarge, 413, 2, "TooLargeError"},
-	{CodeRangeInvalid, 416, 2, "RangeInvalidError"},
-	{CodeResourceExhausted, 429, 6, "ResourceExhaustedError"},
-	{CodeSandboxEnded, 410, 7, "SandboxEndedError"},
-	{CodeDeadlineExceeded, 408, 8, "DeadlineExceededError"},
-	{CodeCanceled, 499, 8, "CanceledError"},
-	{CodeUnavailable, 503, 9, "UnavailableError"},
-	{CodePortNotListening, 502, 4, "PortNotListeningError"},
-	{CodeMisdirected, 421, 2, "MisdirectedError"},
-	{CodeMethodNotAllowed, 405, 2, "InvalidArgumentError"},
-	{CodeRouteNotFound, 404, 2, "InvalidArgumentError"},
-	{CodeInternal, 500, 1, "InternalError"},
-	{CodeProcessNotFound, 404, 4, "ProcessNotFoundError"},
-	{CodeProcessEnded, 409, 5, "FailedPreconditionError"},
-	{CodeStdinClosed, 409, 5, "FailedPreconditionError"},
+	{CodeInvalidArgument, 400, 2, "InvalidArgumentError", "GET /v1/openapi.yaml describes what a request may hold"},
+	{CodeUnauthenticated, 401, 3, "AuthenticationError", "send an API key as `Authorization: Bearer rf_…`"},
+	{CodePermissionDenied, 403, 3, "PermissionDeniedError", "use an API key that opens it"},
+	{CodeNotFound, 404, 4, "NotFoundError", "list what there is"},
+	{CodeTemplateNotFound, 404, 4, "TemplateNotFoundError", "list the templates to see what there is"},
+	{CodeFileNotFound, 404, 4, "FileNotFoundError", "list its directory to see what is there"},
+	{CodeFileExists, 409, 5, "FileExistsError", "remove it first, or choose another name"},
+	{CodeIsDirectory, 409, 5, "IsDirectoryError", "name a file, or list the directory"},
+	{CodeNotDirectory, 409, 5, "NotDirectoryError", "name a directory, or read the file"},
+	{CodeDirectoryNotEmpty, 409, 5, "DirectoryNotEmptyError", "remove it with recursive"},
+	{CodeFilePermission, 403, 3, "FilePermissionError", "act as a user who may do this"},
+	{CodeDiskFull, 507, 6, "DiskFullError", "remove files, or create a sandbox with a larger disk"},
+	{CodeAlreadyExists, 409, 5, "AlreadyExistsError", "choose another name"},
+	{CodeFailedPrecondition, 409, 5, "FailedPreconditionError", "look at the state that it is in; this does not fit it"},
+	{CodeNotYetSupported, 400, 2, "NotYetSupportedError", "leave it out"},
+	{CodeSignatureExpired, 401, 3, "SignatureExpiredError", "make another link"},
+	{CodeTooLarge, 413, 2, "TooLargeError", "send less at a time"},
+	{CodeRangeInvalid, 416, 2, "RangeInvalidError", "ask for bytes that are there"},
+	{CodeResourceExhausted, 429, 6, "ResourceExhaustedError", "try again after the seconds of Retry-After"},
+	{CodeSandboxEnded, 410, 7, "SandboxEndedError", "create another one"},
+	{CodeDeadlineExceeded, 408, 8, "DeadlineExceededError", "what became of it is not known: look before you try again"},
+	{CodeCanceled, 499, 8, "CanceledError", "what became of it is not known: look before you try again"},
+	{CodeUnavailable, 503, 9, "UnavailableError", "try again after the seconds of Retry-After"},
+	{CodePortNotListening, 502, 4, "PortNotListeningError", "start what is to listen there, and wait until it does"},
+	{CodeMisdirected, 421, 2, "MisdirectedError", "call the server by its address"},
+	{CodeMethodNotAllowed, 405, 2, "InvalidArgumentError", "GET /v1/openapi.yaml describes the API"},
+	{CodeRouteNotFound, 404, 2, "InvalidArgumentError", "GET /v1/openapi.yaml describes the API"},
+	{CodeInternal, 500, 1, "InternalError", "the server's log says more under this request id"},
+	{CodeProcessNotFound, 404, 4, "ProcessNotFoundError", "list the processes to see what there is"},
+	{CodeProcessEnded, 409, 5, "FailedPreconditionError", "start another one"},
+	{CodeStdinClosed, 409, 5, "FailedPreconditionError", "leave stdin open when the process is started"},
 }
 
 // RowOf returns the row of code, or that of CodeInternal for an unknown one.
@@ -173,5 +174,5 @@ func RowOf(code Code) ErrorRow {
 			return row
 		}
 	}
-	return ErrorRow{CodeInternal, 500, 1, "InternalError"}
+	return ErrorRow{CodeInternal, 500, 1, "InternalError", "the server's log says more under this request id"}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -20,7 +21,8 @@ func configFlags(cmd *cobra.Command, names ...string) func() (*config.Config, er
 		if len(names) > 0 && !slices.Contains(names, k.Name) {
 			continue
 		}
-		usage := k.Usage + " (env " + k.Env() + ")"
+		// pflag would take what stands in backquotes for the name of the value.
+		usage := strings.ReplaceAll(k.Usage, "`", "") + " (env " + k.Env() + ")"
 		if k.IsBool() {
 			flags.Bool(k.Flag(), false, usage)
 		} else {

@@ -253,7 +253,7 @@ func TestHelpAndFlags(t *testing.T) {
 		t.Fatal(code)
 	}
 	for _, k := range config.Keys {
-		there := strings.Contains(out.String(), "--"+k.Flag()+" ")
+		there := strings.Contains(out.String(), "--"+k.Flag()+" string") || k.IsBool() && strings.Contains(out.String(), "--"+k.Flag()+" ")
 		if there == k.Hidden {
 			t.Errorf("--%s: hidden %v, shown %v", k.Flag(), k.Hidden, there)
 		}

@@ -131,7 +131,10 @@ func TestUnknownFields(t *testing.T) {
 		{"POST", "/v1/sandboxes", `{"network":{"deny_out":[],"deny":1}}`, "network.deny"},
 		{"POST", "/v1/sandboxes", `{"vcpu":"two"}`, "vcpu"},
 		{"POST", "/v1/sandboxes", `{"network":{"deny_out":"10.0.0.0/8"}}`, "network.deny_out"},
-		{"POST", "/v1/sandboxes", `{"metadata":{"a":1}}`, "metadata"},
+		{"POST", "/v1/sandboxes", `{"metadata":{"a":1}}`, "metadata.a"},
+		{"POST", "/v1/sandboxes", `{"metadata":{"a":null}}`, "metadata.a"},
+		{"POST", "/v1/sandboxes", `{"env":{"A":null}}`, "env.A"},
+		{"POST", "/v1/sandboxes", `{"network":{"deny_out":["10.0.0.0/8",null]}}`, "network.deny_out[1]"},
 		{"POST", "/v1/sandboxes", `{"network":[1,{"a":2}]}`, "network"},
 		{"POST", "/v1/keys", `{"text":"rf_"}`, "text"},
 		{"POST", "/v1/sandboxes/" + id + "/commands", `{"command":"true","timeout":3}`, "timeout"},
@@ -150,6 +153,20 @@ func TestUnknownFields(t *testing.T) {
 				t.Errorf("the message does not name %s: %v", tc.field, e["message"])
 			}
 		})
+	}
+	// What is wrong is the element, and is said of the element.
+	for body, message := range map[string]string{
+		`{"args":["true",1]}`:                            "args[1] has to be a string, not number",
+		`{"args":["true",null]}`:                         "args[1] has to be a string, not null",
+		`{"args":"true"}`:                                "args has to be a list, not string",
+		`{"command":"true","env":{"A":true}}`:            "env.A has to be a string, not bool",
+		`{"command":"true","output_limit_bytes":1e3}`:    "output_limit_bytes is 1e3; it has to be a whole number of at most 64 bits, without a point or an exponent",
+		`{"command":"true","output_limit_bytes":"many"}`: "output_limit_bytes has to be a whole number, not string",
+	} {
+		field, _, _ := strings.Cut(message, " ")
+		if e := w.refused(w.run(id, body), 400, ringfence.CodeInvalidArgument, field); e["message"] != message {
+			t.Errorf("%s: %v", body, e["message"])
+		}
 	}
 	for _, body := range []string{`{"name":`, `[]`, `"x"`, `{} {}`, `{"name":"a"}x`, "\xff", "{\"name\":\"\xff\"}"} {
 		w.refused(w.send("POST", "/v1/sandboxes", body), 400, ringfence.CodeInvalidArgument, "")

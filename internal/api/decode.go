@@ -25,7 +25,7 @@ func decodeStrict(raw []byte, into any) error {
 			WithHint("JSON is UTF-8; a path that is not goes into a field that ends in _base64")
 	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
-	if err := checkFields(dec, reflect.TypeOf(into).Elem(), ""); err != nil {
+	if err := checkFields(dec, reflect.TypeOf(into).Elem(), "", false); err != nil {
 		return jsonError(err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
@@ -34,15 +34,19 @@ func decodeStrict(raw []byte, into any) error {
 	return jsonError(json.Unmarshal(raw, into))
 }
 
-// checkFields reads one value and compares the names in it with a type.
-func checkFields(dec *json.Decoder, t reflect.Type, at string) error {
+// checkFields reads one value and compares the names in it with a type. element says
+// that it stands in a list or a map, where Unmarshal does not.
+func checkFields(dec *json.Decoder, t reflect.Type, at string, element bool) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	switch {
 	case reflect.PointerTo(t).Implements(unmarshaler) || t.Kind() != reflect.Struct && t.Kind() != reflect.Map && t.Kind() != reflect.Slice:
-		var skip json.RawMessage
-		return dec.Decode(&skip)
+		var raw json.RawMessage
+		if err := dec.Decode(&raw); err != nil || !element {
+			return err
+		}
+		return checkElement(raw, t, strings.TrimSuffix(at, "."))
 	case t.Kind() == reflect.Slice:
 		return eachElement(dec, t.Elem(), at)
 	}
@@ -84,7 +88,7 @@ func checkFields(dec *json.Decoder, t reflect.Type, at string) error {
 			return invalid(full, "the field %q is given twice", short(full))
 		}
 		seen[name] = true
-		if err := checkFields(dec, inner, full+"."); err != nil {
+		if err := checkFields(dec, inner, full+".", t.Kind() == reflect.Map); err != nil {
 			return err
 		}
 	}
@@ -102,12 +106,25 @@ func eachElement(dec *json.Decoder, t reflect.Type, at string) error {
 	}
 	at = strings.TrimSuffix(at, ".")
 	for i := 0; dec.More(); i++ {
-		if err := checkFields(dec, t, at+"["+strconv.Itoa(i)+"]."); err != nil {
+		if err := checkFields(dec, t, at+"["+strconv.Itoa(i)+"].", true); err != nil {
 			return err
 		}
 	}
 	_, err = dec.Token()
 	return err
+}
+
+// checkElement looks at a value in a list or a map. Unmarshal would take null for an
+// empty one, and would name the list where the element has the wrong type.
+func checkElement(raw json.RawMessage, t reflect.Type, at string) error {
+	var kind *json.UnmarshalTypeError
+	switch {
+	case string(raw) == "null":
+		return invalid(at, "%s has to be %s, not null", short(at), kindName(t))
+	case errors.As(json.Unmarshal(raw, reflect.New(t).Interface()), &kind):
+		return wrongKind(at, kind)
+	}
+	return nil
 }
 
 // skipRest skips what is left of a value whose first token was read.
@@ -145,13 +162,23 @@ func jsonError(err error) error {
 		if field == "" {
 			return ringfence.Errorf(ringfence.CodeInvalidArgument, "the body has to be a JSON object, not %s", kind.Value)
 		}
-		return invalid(field, "%s has to be %s, not %s", field, kindName(kind.Type), kind.Value)
+		return wrongKind(field, kind)
 	case errors.As(err, &syntax):
 		return ringfence.Errorf(ringfence.CodeInvalidArgument, "the body is no JSON: %w (at byte %d)", err, syntax.Offset)
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return ringfence.Errorf(ringfence.CodeInvalidArgument, "the body is no JSON: it ends too early")
 	}
 	return ringfence.Errorf(ringfence.CodeInvalidArgument, "the body cannot be read").WithCause(err)
+}
+
+// wrongKind says what a value has to be. A number that is none of a whole number's
+// says so too: it has a point, an exponent or too many digits.
+func wrongKind(field string, kind *json.UnmarshalTypeError) error {
+	if number, ok := strings.CutPrefix(kind.Value, "number "); ok && kind.Type.Kind() != reflect.Float64 {
+		return invalid(field, "%s is %s; it has to be %s of at most %d bits, without a point or an exponent",
+			short(field), short(number), kindName(kind.Type), kind.Type.Bits())
+	}
+	return invalid(field, "%s has to be %s, not %s", short(field), kindName(kind.Type), kind.Value)
 }
 
 func kindName(t reflect.Type) string {
@@ -162,6 +189,8 @@ func kindName(t reflect.Type) string {
 		return "true or false"
 	case reflect.Int, reflect.Int64:
 		return "a whole number"
+	case reflect.Uint16, reflect.Uint64:
+		return "a whole number from 0"
 	case reflect.Float64:
 		return "a number"
 	case reflect.Slice:

@@ -228,11 +228,18 @@ type wireError struct {
 
 func (a *answer) wire(err error) errorBody {
 	e := asError(err)
-	w := wireError{Code: e.Code, Message: strings.ToValidUTF8(e.Message, "\uFFFD"), Hint: e.Hint, Field: short(e.Field), RequestID: a.id}
-	if w.Hint == "" && e.Code == ringfence.CodeInternal {
-		w.Hint = "the server's log says more under this request id"
+	return errorBody{wireError{Code: e.Code, Message: strings.ToValidUTF8(e.Message, "\uFFFD"), Hint: hint(e), Field: short(e.Field), RequestID: a.id}}
+}
+
+// hint returns what e says to do, or what is usual for its code; it is never empty.
+func hint(e *ringfence.Error) string {
+	switch {
+	case e.Hint != "":
+		return e.Hint
+	case e.Code == ringfence.CodeInvalidArgument && e.Field != "":
+		return "correct " + short(e.Field) + ", which GET /v1/openapi.yaml describes"
 	}
-	return errorBody{w}
+	return ringfence.RowOf(e.Code).Hint
 }
 
 // refuse answers with an error.

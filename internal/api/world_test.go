@@ -195,7 +195,7 @@ func (w *world) refused(r reply, status int, code ringfence.Code, field string) 
 		w.t.Fatalf("%d %s: no error", r.StatusCode, r.body)
 	}
 	got, _ := e["field"].(string)
-	if r.StatusCode != status || e["code"] != string(code) || got != field || e["message"] == "" || e["request_id"] != r.Header.Get("X-Request-Id") {
+	if r.StatusCode != status || e["code"] != string(code) || got != field || e["message"] == "" || e["hint"] == "" || e["request_id"] != r.Header.Get("X-Request-Id") {
 		w.t.Errorf("%s %s: %d %s; want %d %s, field %q", r.Request.Method, r.Request.URL, r.StatusCode, r.body, status, code, field)
 	}
 	return e

@@ -187,7 +187,7 @@ func (a *App) Main() int {
 // Run runs one command and returns the exit code.
 func (a *App) Run(ctx context.Context, args []string) int {
 	a.root.SetArgs(args)
-	err := a.root.ExecuteContext(ctx)
+	cmd, err := a.root.ExecuteContextC(ctx)
 	var status exitStatus
 	var stop interrupted
 	switch {
@@ -207,6 +207,9 @@ func (a *App) Run(ctx context.Context, args []string) int {
 		if !a.started { // cobra's own words about flags and arguments
 			e.Code = ringfence.CodeInvalidArgument
 			e.Hint = "`ringfence help` lists the commands, `ringfence COMMAND --help` their flags"
+			if cmd.Name() == "exec" && !slices.Contains(args, "--") {
+				e.Hint = "what belongs to the program comes after --: ringfence exec ID -- ls -l"
+			}
 		}
 	}
 	a.printError(e, err)

@@ -67,7 +67,7 @@ func (e *Engine) Authenticate(ctx context.Context, credential string) (ringfence
 
 func refused(message string) error {
 	return ringfence.Errorf(ringfence.CodeUnauthenticated, "%s", message).
-		WithHint("send an API key as `Authorization: Bearer rf_…`; the server printed one at its first start, and `ringfence key create` makes more")
+		WithHint("send an API key as `Authorization: Bearer rf_…`; the server printed one at its first start, and `ringfence key create` makes more. The SDKs and the command line take it from RINGFENCE_API_KEY")
 }
 
 // key finds a key by its hash and notes its use.

@@ -98,7 +98,7 @@ def error_table() -> list[tuple[str, int, str]]:
     """Return the server's table of errors: code, HTTP status, class."""
     source = (ROOT.parent.parent / "error.go").read_text("utf-8")
     codes = dict(re.findall(r'(Code\w+)\s+Code = "(\w+)"', source))
-    rows = re.findall(r'\{(Code\w+), (\d+), \d+, "(\w+)"\}', source[source.index("ErrorTable") :])
+    rows = re.findall(r'\{(Code\w+), (\d+), \d+, "(\w+)", "', source[source.index("ErrorTable") :])
     return [(codes[name], int(status), cls) for name, status, cls in rows if name in codes]
 
 
