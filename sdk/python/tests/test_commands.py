@@ -284,7 +284,7 @@ def test_a_command_is_never_run_again(sdk: Sdk, kind: Any) -> None:
         ("x", {"timeout": "1"}, TypeError, "timeout must be a number"),
         ("x", {"timeout": float("nan")}, ValueError, "finite"),
         ("x", {"cwd": 1}, TypeError, "cwd must be a str"),
-        ("x", {"stdin": 1}, TypeError, "stdin must be a str"),
+        ("x", {"stdin": 1}, TypeError, "stdin must be a str or bytes, got int"),
         ("x", {"output_limit_bytes": 1.0}, TypeError, "output_limit_bytes must be an int"),
         ("x", {"on_stdout": 1}, TypeError, "on_stdout must be callable"),
         ("x", {"timeout_ms": 60}, TypeError, "timeout_ms"),

@@ -73,15 +73,15 @@ export function resolveConnection(
     fetch: optionalFunction<typeof fetch>(where, options, "fetch") ?? ((input, init) => fetch(input, init)),
     signal: optionalSignal(where, options),
   };
-  const apiKey = optionalString(where, options, "apiKey")?.trim() || environment("RINGFENCE_API_KEY");
-  if (apiKey === undefined && needsKey) {
+  // One that is given and empty is a variable that was not set, and no wish to call as somebody else.
+  const apiKey = optionalString(where, options, "apiKey")?.trim() ?? environment("RINGFENCE_API_KEY");
+  if (!apiKey && needsKey) {
     throw new AuthenticationError("no API key: set RINGFENCE_API_KEY or pass apiKey", {
       code: "unauthenticated",
       hint: "`ringfence serve` prints a key at its first start, and `ringfence key create` makes more",
     });
   }
-  if (apiKey !== undefined)
-    connection.apiKey = checkCredential("the API key (RINGFENCE_API_KEY or apiKey)", apiKey);
+  if (apiKey) connection.apiKey = checkCredential("the API key (RINGFENCE_API_KEY or apiKey)", apiKey);
   return connection;
 }
 

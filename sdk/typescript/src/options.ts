@@ -2,10 +2,15 @@
 
 type Options = Readonly<Record<string, unknown>>;
 
+/** Whether the value's own properties are what it holds: a Map, a Date or Headers would be taken for empty. */
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return Object.prototype.toString.call(value) === "[object Object]";
+}
+
 /** Returns the options as a record, after refusing names that are not in known. */
 export function checkOptions(where: string, options: unknown, known: readonly string[]): Options {
   if (options === undefined) return {};
-  if (typeof options !== "object" || options === null || Array.isArray(options)) {
+  if (!isRecord(options)) {
     throw new TypeError(`${where}: options must be an object`);
   }
   for (const name of Object.keys(options)) {
@@ -13,7 +18,7 @@ export function checkOptions(where: string, options: unknown, known: readonly st
       throw new TypeError(`${where}: unknown option '${name}'; known are ${[...known].sort().join(", ")}`);
     }
   }
-  return options as Options;
+  return options;
 }
 
 /** Returns the one that is given of several spellings of one option. */
@@ -93,7 +98,7 @@ export function optionalStringMap(
   value: unknown,
 ): Record<string, string> | undefined {
   if (value === undefined) return value;
-  if (typeof value !== "object" || value === null || Array.isArray(value)) {
+  if (!isRecord(value)) {
     throw new TypeError(`${where}: '${name}' must be an object with string values`);
   }
   for (const [key, item] of Object.entries(value)) {

@@ -98,6 +98,13 @@ describe("Sandbox.create", () => {
     ["Infinity", { timeoutMs: Number.POSITIVE_INFINITY }, /'timeoutMs' must be a finite number or null/],
     ["a number as text", { timeoutSeconds: "30" }, /'timeoutSeconds' must be a finite number or null/],
     ["env that is no object", { env: "A=1" }, /'env' must be an object with string values/],
+    ["env that is a Map", { env: new Map([["A", "1"]]) }, /'env' must be an object with string values/],
+    ["metadata that is a Date", { metadata: new Date() }, /'metadata' must be an object with string values/],
+    [
+      "a network that is a Map",
+      { network: new Map([["denyOut", []]]) },
+      /network: options must be an object/,
+    ],
     ["an env value that is no string", { env: { A: 1 } }, /'env.A' must be a string/],
     ["an unknown network option", { network: { deny_out: [] } }, /network: unknown option 'deny_out'/],
     [
@@ -182,6 +189,7 @@ describe("connection", () => {
     await Sandbox.create();
     assert.equal(server().last().path, "/v1/sandboxes");
     await assert.rejects(Sandbox.create({ apiKey: "rf_wrong" }), AuthenticationError);
+    await assert.rejects(Sandbox.create({ apiKey: "" }), /no API key/);
     await assert.rejects(Sandbox.create({ baseUrl: "http://127.0.0.1:1" }), APIConnectionError);
   });
 

@@ -150,8 +150,10 @@ def _body(
         body["user"] = check.text(_RUN, "user", user)
     if isinstance(stdin, (bytes, bytearray, memoryview)):
         body["stdin_base64"] = base64.b64encode(cast("bytes", stdin)).decode("ascii")
-    elif stdin is not None:
+    elif isinstance(stdin, str):
         body["stdin"] = check.text(_RUN, "stdin", stdin)
+    elif stdin is not None:
+        raise TypeError(f"{_RUN}: stdin must be a str or bytes, got {type(stdin).__name__}")
     seconds = check.one_of(_RUN, "timeout", timeout, "timeout_seconds", timeout_seconds)
     if isinstance(seconds, check.Unset):
         seconds = wire.DEFAULT_COMMAND_TIMEOUT
