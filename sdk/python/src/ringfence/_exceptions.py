@@ -22,7 +22,7 @@ Every error is a RingfenceError:
         ├── FilePermissionError       file_permission; also a builtin PermissionError
         ├── DiskFullError             disk_full; also a builtin OSError
         ├── AlreadyExistsError        already_exists
-        ├── FailedPreconditionError   failed_precondition: not in the state that the sandbox is in; process_ended, stdin_closed
+        ├── FailedPreconditionError   failed_precondition, process_ended, stdin_closed: not in the state that it is in
         ├── NotYetSupportedError      not_yet_supported: known, and refused until it exists
         ├── SignatureExpiredError     signature_expired
         ├── TooLargeError             too_large
