@@ -30,7 +30,9 @@ type box struct {
 	calls  atomic.Int32  // calls on the data plane that are in progress
 	ping   atomic.Bool   // a ping is in progress
 
-	commands sync.Map // ids of the commands that somebody waits for
+	commands sync.Map      // ids of the commands that somebody waits for
+	doomed   sync.Map      // ids of processes whose kill failed with the link → its reason
+	due      chan struct{} // holds a token when deadlines are to be looked at
 
 	// moveMu is held while the row changes, which takes a commit; never while a
 	// driver or a guest is called.
@@ -44,11 +46,14 @@ type box struct {
 	creating bool              // guarded by mu; its creator releases it
 	released bool              // guarded by mu; somebody is releasing it
 	timer    *time.Timer       // guarded by mu; its life limit
+	// When the deadlines of processes are looked at next; guarded by mu.
+	lookAt    time.Time
+	lookTimer *time.Timer
 }
 
 // admit puts a sandbox among those that live.
 func (e *Engine) admit(row ringfence.Sandbox) *box {
-	b := &box{e: e, id: row.ID, project: row.Project, tokenHash: row.TokenHash, row: row, gone: make(chan struct{}), linked: make(chan struct{})}
+	b := &box{e: e, id: row.ID, project: row.Project, tokenHash: row.TokenHash, row: row, gone: make(chan struct{}), linked: make(chan struct{}), due: make(chan struct{}, 1)}
 	b.ctx, b.cancel = context.WithCancelCause(context.WithoutCancel(e.ctx))
 	e.mu.Lock()
 	e.live[b.id] = b
@@ -96,9 +101,7 @@ func (b *box) record(to ringfence.State, reason ringfence.Reason, detail string)
 	}
 	b.mu.Lock()
 	row, conn := b.row, b.conn
-	if b.timer != nil {
-		b.timer.Stop()
-	}
+	b.stopTimersLocked()
 	b.mu.Unlock()
 	end := endedError(row)
 	b.cancel(end)
@@ -165,11 +168,17 @@ func (b *box) destroy(inst driver.Instance) bool {
 func (b *box) letGo() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.timer != nil {
-		b.timer.Stop()
-	}
+	b.stopTimersLocked()
 	if b.conn != nil {
 		b.conn.CloseWithError(errClosing)
+	}
+}
+
+func (b *box) stopTimersLocked() {
+	for _, t := range []*time.Timer{b.timer, b.lookTimer} {
+		if t != nil {
+			t.Stop()
+		}
 	}
 }
 

@@ -112,27 +112,50 @@ func TestAgentLost(t *testing.T) {
 	})
 }
 
-// A command of a daemon that died has no one who waits for it, or keeps its deadline.
-func TestAbandonedCommand(t *testing.T) {
+// A command whose daemon died goes on. The next daemon keeps its deadline, and has its
+// output for whoever asks.
+func TestCommandOutlivesItsDaemon(t *testing.T) {
 	m := newMachine(t)
 	d := m.start(fake.Options{})
 	sb := m.create(d, engine.CreateRequest{})
-	out := newOutput()
-	result := make(chan error, 1)
-	go func() {
-		_, err := d.Run(context.Background(), project, sb.ID, ringfence.Command{Shell: "sleep 2; echo alive >/mark"}, out)
-		result <- err
-	}()
-	<-out.started
+	results := make(chan error, 2)
+	ids := make(chan string, 2)
+	for _, cmd := range []ringfence.Command{
+		{Shell: "sleep 1; echo alive >/mark; echo said", Timeout: time.Minute},
+		{Shell: "echo forever; sleep 100; echo not reached >/late", Timeout: 2 * time.Second, Tag: "forever"},
+	} {
+		out := newOutput()
+		go func() {
+			_, err := d.Run(context.Background(), project, sb.ID, cmd, out)
+			results <- err
+		}()
+		<-out.started
+		ids <- out.id
+	}
 	m.stop(d)
-	if err := <-result; ringfence.CodeOf(err) != ringfence.CodeUnavailable {
-		t.Errorf("the caller of the first daemon gets %v", err)
+	for range 2 {
+		if err := <-results; ringfence.CodeOf(err) != ringfence.CodeUnavailable {
+			t.Errorf("a caller of the first daemon gets %v", err)
+		}
 	}
 	d = m.start(fake.Options{})
-	m.mustAnswer(d, sb.ID)
-	time.Sleep(2500 * time.Millisecond)
-	if out, _, _ := shell(d, sb.ID, "cat /mark"); out != "" {
-		t.Error("the command went on")
+	for _, want := range []struct {
+		output string
+		end    ringfence.ProcessEnd
+	}{{"said\n", ringfence.ProcessEnd{}}, {"forever\n", ringfence.ProcessEnd{ExitCode: 124, Reason: ringfence.CommandDeadline}}} {
+		id := <-ids
+		p, err := d.WaitProcess(t.Context(), project, sb.ID, id, 10*time.Second)
+		if err != nil || p.Exit == nil || p.Exit.ExitCode != want.end.ExitCode || p.Exit.Reason != want.end.Reason {
+			t.Fatalf("got %+v, %v", p, err)
+		}
+		var got gathered
+		exit, ended, err := d.FollowProcess(t.Context(), project, sb.ID, id, 0, true, &got)
+		if err != nil || !ended || exit.ExitCode != want.end.ExitCode || got.out.String() != want.output || exit.Lost != 0 {
+			t.Errorf("got %q, %+v, %v, %v", got.out.String(), exit, ended, err)
+		}
+	}
+	if out, _, _ := shell(d, sb.ID, "cat /mark"); out != "alive\n" {
+		t.Error("the command did not go on")
 	}
 }
 

@@ -117,6 +117,8 @@ func (b *box) supervise(inst driver.Instance) {
 			return
 		case <-b.e.ctx.Done():
 			return
+		case <-b.due:
+			b.e.wg.Go(b.keepDeadlines)
 		case <-conn.Done():
 			if b.ctx.Err() != nil || b.e.ctx.Err() != nil {
 				return
@@ -138,7 +140,7 @@ func (b *box) relink(inst driver.Instance) bool {
 		stop := context.AfterFunc(b.ctx, cancel)
 		conn, err := attach(ctx, inst)
 		if err == nil {
-			err = b.endAbandoned(ctx, conn)
+			err = b.resume(ctx, conn)
 		}
 		stop()
 		cancel()
@@ -178,8 +180,8 @@ func (b *box) relink(inst driver.Instance) bool {
 	}
 }
 
-// endAbandoned kills the commands that a former session left running: their callers
-// have been told that they do not know the outcome, and nobody keeps their deadlines.
+// endAbandoned kills the commands that a former session left running with an agent from
+// before deadlines were told to it: nobody could keep them.
 // A command of this process that will be followed again is left alone.
 func (b *box) endAbandoned(ctx context.Context, conn *guestlink.Conn) error {
 	processes, err := conn.Processes(ctx)

@@ -138,11 +138,16 @@ type output struct {
 	started chan struct{}
 	fail    error
 	block   chan struct{}
+	id      string
 }
 
 func newOutput() *output { return &output{started: make(chan struct{})} }
 
-func (o *output) Started(string, int) error { close(o.started); return nil }
+func (o *output) Started(id string, _ int) error {
+	o.id = id
+	close(o.started)
+	return nil
+}
 
 func (o *output) Output(stream ringfence.Stream, _ uint64, data []byte) error {
 	if o.block != nil {

@@ -14,6 +14,7 @@ type channel struct {
 	id      uint32
 	wake    chan struct{} // holds a token when the sender may have more to do
 	arrived chan struct{} // holds a token when the receiver may have more to do
+	done    chan struct{} // closed when nobody waits any more
 
 	mu        sync.Mutex
 	queue     [][]byte // data from the host; guarded by mu
@@ -32,6 +33,7 @@ func newChannel(l *link, session uint64, id uint32) *channel {
 		link: l, session: session, id: id,
 		wake:      make(chan struct{}, 1),
 		arrived:   make(chan struct{}, 1),
+		done:      make(chan struct{}),
 		limit:     guestproto.InitialWindow,
 		sendLimit: guestproto.InitialWindow,
 	}
@@ -74,7 +76,10 @@ func (ch *channel) end() {
 
 func (ch *channel) cancel() {
 	ch.mu.Lock()
-	ch.cancelled = true
+	if !ch.cancelled {
+		ch.cancelled = true
+		close(ch.done)
+	}
 	ch.mu.Unlock()
 	poke(ch.wake)
 	poke(ch.arrived)
@@ -132,8 +137,14 @@ func (ch *channel) receive() ([]byte, error) {
 
 // release gives data back and tells the host about the room.
 func (ch *channel) release(data []byte) error {
-	ch.consumed += uint64(len(data))
+	n := len(data)
 	ch.link.free.put(data)
+	return ch.consume(n)
+}
+
+// consume tells the host about the room that n bytes of data leave.
+func (ch *channel) consume(n int) error {
+	ch.consumed += uint64(n)
 	if ch.consumed < guestproto.InitialWindow/4 {
 		return nil
 	}

@@ -37,54 +37,6 @@ type command struct {
 	message string
 }
 
-func startProcess(a *agent, ch *channel, ps guestproto.ProcessStart) (any, error) {
-	if !validID(ps.ID) {
-		return nil, fail(codeInvalid, "id", "a process's id is 1 to 64 of [A-Za-z0-9_-]")
-	}
-	if (ps.Shell == "") == (len(ps.Args) == 0) {
-		return nil, fail(codeInvalid, "command", "a process has either a shell command or arguments")
-	}
-	if err := a.procs.reserve(ps.ID); err != nil {
-		return nil, err
-	}
-	p, err := a.start(ch, ps)
-	if err != nil {
-		a.procs.add(ps.ID, nil)
-		return nil, err
-	}
-	if ps.Stdin {
-		go p.feed(ch)
-	}
-	exit, err := p.log.follow(ch, 0, func(from uint64) error {
-		return ch.event(guestproto.ProcessStarted{ID: p.id, PID: p.inner, From: from})
-	})
-	return exit, err
-}
-
-func attachProcess(a *agent, ch *channel, at guestproto.ProcessAttach) (any, error) {
-	p, err := a.procs.find(at.ID)
-	if err != nil {
-		return nil, err
-	}
-	go p.feed(ch)
-	exit, err := p.log.follow(ch, at.From, func(from uint64) error {
-		return ch.event(guestproto.ProcessStarted{ID: p.id, PID: p.inner, From: from})
-	})
-	return exit, err
-}
-
-func validID(id string) bool {
-	if id == "" || len(id) > 64 {
-		return false
-	}
-	for _, c := range []byte(id) {
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' {
-			return false
-		}
-	}
-	return true
-}
-
 // start starts a command, and makes it known before its end can be.
 func (a *agent) start(ch *channel, ps guestproto.ProcessStart) (*process, error) {
 	c, err := a.prepare(ps)
@@ -92,27 +44,46 @@ func (a *agent) start(ch *channel, ps guestproto.ProcessStart) (*process, error)
 		return nil, err
 	}
 	p := &process{
-		id: ps.ID, tag: ps.Tag, user: c.user.name, command: ps.Shell, started: time.Now(),
-		log: newOutlog(a.link.free), ended: make(chan struct{}),
+		id: ps.ID, tag: ps.Tag, user: c.user.name, command: ps.Shell, args: keptArgs(ps.Args), dir: c.dir,
+		startedAt: ps.StartedAt, deadlineAt: ps.DeadlineAt, logLimit: logLimit, ended: make(chan struct{}),
+	}
+	if p.startedAt == 0 {
+		p.startedAt = time.Now().UnixMicro()
 	}
 	if p.command == "" {
-		p.command = strings.Join(ps.Args, " ")
+		p.command = quoteArgs(ps.Args)
+	}
+	if p.command == "" {
+		p.command = c.program // the login shell
 	}
 	p.command = shorten(p.command)
-	p.log.hold(ch)
+	if ps.LogBytes > 0 {
+		p.logLimit = uint64(min(ps.LogBytes, maxLogLimit))
+	}
+	p.log = newOutlog(a.link.free, &a.procs.logBytes, p.logLimit)
+	if ch != nil {
+		p.log.holdFrom(ch, 0)
+	}
 	if c.message != "" {
 		a.procs.add(p.id, p)
 		p.log.append(guestproto.TypeStderr, []byte(c.message))
 		go p.end(a.procs, guestproto.ProcessExit{ExitCode: c.status})
 		return p, nil
 	}
-	files, err := p.openPipes(ps.Stdin)
+	var files []uintptr
+	if ps.PTY != nil {
+		files, err = p.openPTY(a, c.user, *ps.PTY)
+	} else {
+		files, err = p.openPipes(ps.Stdin)
+	}
 	if err != nil {
 		return nil, fail(codeExhausted, "", "cannot make pipes for the command: %v", err)
 	}
 	defer func() {
-		for _, fd := range files {
-			unix.Close(int(fd))
+		for i, fd := range files {
+			if !slices.Contains(files[:i], fd) {
+				unix.Close(int(fd))
+			}
 		}
 	}()
 
@@ -143,7 +114,7 @@ func (a *agent) start(ch *channel, ps guestproto.ProcessStart) (*process, error)
 
 // forkExec runs on the spawner.
 func (a *agent) forkExec(p *process, c command, files []uintptr) error {
-	attr := &syscall.ProcAttr{Dir: c.dir, Env: c.env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true}}
+	attr := &syscall.ProcAttr{Dir: c.dir, Env: c.env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true, Setctty: p.terminal != nil}}
 	if os.Geteuid() == 0 {
 		attr.Sys.Credential = &syscall.Credential{Uid: c.user.uid, Gid: c.user.gid, Groups: c.user.groups}
 	}
@@ -187,7 +158,7 @@ func (a *agent) notExecuted(p *process, c command, err error) (*process, error) 
 	if errno == syscall.ENOENT {
 		status = 127 // the interpreter of a script is missing
 	}
-	p.pid, p.streams = 0, nil
+	p.pid, p.streams, p.input = 0, nil, nil
 	a.procs.add(p.id, p)
 	p.log.append(guestproto.TypeStderr, fmt.Appendf(nil, "%s: cannot execute: %v\n", c.args[0], errno))
 	go p.end(a.procs, guestproto.ProcessExit{ExitCode: status})
@@ -212,7 +183,7 @@ func (p *process) openPipes(stdin bool) (files []uintptr, err error) {
 		}
 		files = append(files, uintptr(pipe[0]))
 		_ = unix.SetNonblock(pipe[1], true)
-		p.stdin = os.NewFile(uintptr(pipe[1]), "stdin")
+		p.input = newInput(os.NewFile(uintptr(pipe[1]), "stdin"), false, p.log.free)
 	} else {
 		null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
@@ -234,7 +205,7 @@ func (p *process) openPipes(stdin bool) (files []uintptr, err error) {
 }
 
 func (p *process) closePipes() {
-	p.closeStdin()
+	p.closeInput()
 	for _, s := range p.streams {
 		s.file.Close()
 	}
@@ -262,7 +233,14 @@ func (a *agent) prepare(ps guestproto.ProcessStart) (command, error) {
 	}
 	env := mergeEnv(map[string]string{
 		"PATH": defaultPath, "HOME": user.home, "USER": user.name, "LOGNAME": user.name, "SHELL": user.shell,
-	}, id.Env, ps.Env)
+	}, id.Env)
+	if ps.PTY != nil {
+		env["TERM"] = defaultTerm
+		if ps.PTY.Term != "" {
+			env["TERM"] = ps.PTY.Term
+		}
+	}
+	env = mergeEnv(env, ps.Env)
 	if !a.groups.enabled {
 		env[markVariable] = ps.ID
 	}
@@ -303,6 +281,14 @@ func (c *command) resolve(ps guestproto.ProcessStart, defaultDir string, env map
 		}
 	}
 	defer unix.Chdir("/")
+	if ps.Shell == "" && len(ps.Args) == 0 {
+		c.program = c.user.shell
+		if status := executable(c.program); status != 0 {
+			c.program = "/bin/sh"
+		}
+		c.args = []string{"-" + path.Base(c.program)} // the dash makes it a login shell
+		return nil
+	}
 	if ps.Shell != "" {
 		c.program = "/bin/bash"
 		if unix.Access(c.program, unix.X_OK) != nil {

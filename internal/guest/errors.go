@@ -26,6 +26,9 @@ const (
 	codeRange           = ringfence.CodeRangeInvalid
 	codeExhausted       = ringfence.CodeResourceExhausted
 	codeInternal        = ringfence.CodeInternal
+	codeProcessNotFound = ringfence.CodeProcessNotFound
+	codeProcessEnded    = ringfence.CodeProcessEnded
+	codeStdinClosed     = ringfence.CodeStdinClosed
 	codeUnavailable     = ringfence.CodeUnavailable
 
 	codePortNotListening = ringfence.CodePortNotListening

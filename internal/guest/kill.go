@@ -22,41 +22,52 @@ const (
 func killProcess(a *agent, _ *channel, k guestproto.ProcessKill) (any, error) {
 	p, err := a.procs.find(k.ID)
 	if err != nil {
+		if k.Signal == int(syscall.SIGKILL) {
+			a.procs.killEarly(k.ID)
+		}
 		return nil, err
 	}
 	if k.Signal <= 0 || k.Signal > 64 {
 		return nil, fail(codeInvalid, "signal", "there is no signal %d", k.Signal)
 	}
 	signal := syscall.Signal(k.Signal)
-	switch {
-	case k.Tree && signal == syscall.SIGKILL:
-		return struct{}{}, a.killTree(p, k.Reason)
-	case k.Tree:
-		for _, pid := range a.treeOf(p) {
+	ended := p.exited.Load() || p.pid == 0
+	if k.Tree {
+		tree := a.treeOf(p)
+		if ended && len(tree) == 0 {
+			return nil, errProcessEnded(p.id)
+		}
+		if signal == syscall.SIGKILL {
+			return struct{}{}, a.killTree(p, k.Reason)
+		}
+		for _, pid := range tree {
 			_ = unix.Kill(pid, signal) // it may have ended
 		}
-	case p.pid != 0:
-		if signal == syscall.SIGKILL {
-			p.mu.Lock()
-			p.signed = true
-			p.mu.Unlock()
-		}
-		a.procs.signalMain(p, signal)
+		return struct{}{}, nil
+	}
+	if ended {
+		return nil, errProcessEnded(p.id)
+	}
+	if signal == syscall.SIGKILL {
+		p.mu.Lock()
+		p.signed = true
+		p.mu.Unlock()
+	}
+	if !a.procs.signalMain(p, signal) {
+		return nil, errProcessEnded(p.id)
 	}
 	return struct{}{}, nil
 }
 
 // signalMain signals the main process unless it has been collected: its number may
 // be another's by then.
-func (t *processTable) signalMain(p *process, signal syscall.Signal) {
+func (t *processTable) signalMain(p *process, signal syscall.Signal) bool {
 	t.startMu.Lock()
 	defer t.startMu.Unlock()
 	t.mu.Lock()
 	running := t.byPID[p.pid] == p
 	t.mu.Unlock()
-	if running {
-		_ = unix.Kill(p.pid, signal)
-	}
+	return running && unix.Kill(p.pid, signal) == nil
 }
 
 // killTree kills all that a command started, and returns when nothing is left.

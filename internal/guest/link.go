@@ -122,10 +122,11 @@ func (l *link) hello(payload []byte) {
 	}
 	ours := []int{guestproto.Version}
 	ack := guestproto.HelloAck{
-		Nonce:    hello.Nonce,
-		Version:  guestproto.Negotiate(ours, hello.Versions),
-		Versions: ours,
-		BootID:   l.agent.bootID,
+		Nonce:        hello.Nonce,
+		Version:      guestproto.Negotiate(ours, hello.Versions),
+		Versions:     ours,
+		BootID:       l.agent.bootID,
+		Capabilities: []string{guestproto.CapProcesses},
 	}
 	session := l.endSession(false)
 	body, err := json.Marshal(ack)

@@ -1,7 +1,9 @@
 package guest
 
 import (
+	"math"
 	"sync"
+	"sync/atomic"
 
 	"ringfence.dev/ringfence/internal/guestproto"
 )
@@ -9,6 +11,8 @@ import (
 const (
 	// logLimit is how much of its output a process's log keeps, in bytes.
 	logLimit = 8 << 20
+	// maxLogLimit is the most that a process may have.
+	maxLogLimit = 64 << 20
 	// logTotal bounds all logs together, as does a sixteenth of the sandbox's memory;
 	// where many processes are noisy, each keeps less.
 	logTotal = 64 << 20
@@ -38,7 +42,8 @@ func (s *segment) end() uint64 { return s.position + uint64(len(s.data)) }
 
 // outlog is the numbered output of one process.
 type outlog struct {
-	free freelist
+	free  freelist
+	total *atomic.Int64 // memory of all logs
 
 	mu       sync.Mutex
 	room     sync.Cond // the log may take more
@@ -53,8 +58,8 @@ type outlog struct {
 	exit     *guestproto.ProcessExit
 }
 
-func newOutlog(free freelist) *outlog {
-	l := &outlog{free: free, limit: logLimit, readers: make(map[*channel]struct{})}
+func newOutlog(free freelist, total *atomic.Int64, limit uint64) *outlog {
+	l := &outlog{free: free, total: total, limit: limit, readers: make(map[*channel]struct{})}
 	l.room.L = &l.mu
 	return l
 }
@@ -63,6 +68,7 @@ func newOutlog(free freelist) *outlog {
 func (l *outlog) append(stream guestproto.Type, data []byte) (kept bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	before := l.cost
 	last := l.lastLocked()
 	if len(data) <= mergeLimit && last != nil && last.stream == stream && len(last.data)+len(data) <= mergedSize {
 		// A reader may be sending what is there; what comes behind does not touch it.
@@ -80,6 +86,7 @@ func (l *outlog) append(stream guestproto.Type, data []byte) (kept bool) {
 		l.cost += s.cost()
 	}
 	l.end += uint64(len(data))
+	l.total.Add(int64(l.cost) - int64(before))
 	l.dropLocked()
 	for ch := range l.readers {
 		poke(ch.wake)
@@ -106,6 +113,7 @@ func (l *outlog) dropLocked() {
 		l.segments = l.segments[1:]
 		l.start = s.end()
 		l.cost -= s.cost()
+		l.total.Add(-int64(s.cost()))
 		s.dropped = true
 		l.recycleLocked(s)
 	}
@@ -130,11 +138,18 @@ func (l *outlog) wait(drain func() bool) {
 	}
 }
 
-// hold makes ch the reader that loses nothing.
-func (l *outlog) hold(ch *channel) {
+// holdFrom makes ch the reader that loses nothing from a position on.
+func (l *outlog) holdFrom(ch *channel, from uint64) {
 	l.mu.Lock()
-	l.holder, l.held = ch, l.end
+	l.holder, l.held = ch, from
 	l.mu.Unlock()
+}
+
+// bounds returns the positions of the oldest byte that is kept and of the next one.
+func (l *outlog) bounds() (start, end uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.start, l.end
 }
 
 // wakeAll lets everyone who waits look again.
@@ -172,14 +187,18 @@ func (l *outlog) size() uint64 {
 	return l.cost
 }
 
-// follow sends the output from a position on until the process has ended, all of it
-// is sent, and returns the exit for this reader. started is called with the position
-// at which the output begins.
-func (l *outlog) follow(ch *channel, from uint64, started func(from uint64) error) (guestproto.ProcessExit, error) {
+// follow sends the output from a position on until the process has ended and all of it
+// is sent, or with once what is there now, and returns the exit for this reader. started
+// is called with the position at which the output begins.
+func (l *outlog) follow(ch *channel, from uint64, once bool, started func(from uint64) error) (guestproto.ProcessExit, error) {
 	l.mu.Lock()
 	l.readers[ch] = struct{}{}
+	if from == math.MaxUint64 {
+		from = l.end
+	}
 	pos := max(from, l.start) // beyond the end: what is to come from there on
 	lost := pos - from
+	until := l.end
 	l.mu.Unlock()
 	defer l.unfollow(ch)
 	if err := started(pos); err != nil {
@@ -198,6 +217,15 @@ func (l *outlog) follow(ch *channel, from uint64, started func(from uint64) erro
 		if l.exit != nil && (pos >= l.end || l.holder == ch && pos >= l.exit.Position) {
 			exit := *l.exit
 			exit.Lost = lost
+			l.mu.Unlock()
+			return exit, nil
+		}
+		if once && pos >= until {
+			exit := guestproto.ProcessExit{Running: l.exit == nil, Position: until, Lost: lost}
+			if l.exit != nil {
+				exit = *l.exit
+				exit.Lost = lost
+			}
 			l.mu.Unlock()
 			return exit, nil
 		}

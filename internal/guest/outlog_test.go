@@ -3,6 +3,7 @@ package guest
 import (
 	"bytes"
 	"math/rand"
+	"sync/atomic"
 	"testing"
 
 	"ringfence.dev/ringfence/internal/guestproto"
@@ -31,7 +32,7 @@ func contents(l *outlog, from uint64) (stdout, stderr []byte, start uint64) {
 
 func TestLogKeepsTheTail(t *testing.T) {
 	rnd := rand.New(rand.NewSource(1))
-	l := newOutlog(newFreelist())
+	l := newOutlog(newFreelist(), new(atomic.Int64), logLimit)
 	var all []byte
 	for range 4000 {
 		n := 1 + rnd.Intn(20)
@@ -64,7 +65,7 @@ func TestLogKeepsTheTail(t *testing.T) {
 
 // Output that alternates byte by byte costs more than its size; that is counted.
 func TestLogCountsItsOverhead(t *testing.T) {
-	l := newOutlog(newFreelist())
+	l := newOutlog(newFreelist(), new(atomic.Int64), logLimit)
 	for i := range 200000 {
 		typ := guestproto.TypeStdout
 		if i%2 == 1 {
@@ -82,9 +83,9 @@ func TestLogCountsItsOverhead(t *testing.T) {
 }
 
 func TestLogHolds(t *testing.T) {
-	l := newOutlog(newFreelist())
+	l := newOutlog(newFreelist(), new(atomic.Int64), logLimit)
 	ch := newChannel(nil, 0, 1)
-	l.hold(ch)
+	l.holdFrom(ch, 0)
 	for range 20 {
 		l.append(guestproto.TypeStdout, make([]byte, 1<<20))
 	}

@@ -20,14 +20,17 @@ type process struct {
 	inner   int // as programs in the sandbox see it
 	tag     string
 	command string
+	args    []string
+	dir     string
 	user    string
-	started time.Time
-	log     *outlog
-	streams []*stream
-	ended   chan struct{} // closed with the result
-
-	stdinMu sync.Mutex
-	stdin   *os.File // guarded by stdinMu; nil when there is none any more
+	// Both are the host's, in Unix microseconds.
+	startedAt, deadlineAt int64
+	log                   *outlog
+	streams               []*stream
+	ended                 chan struct{} // closed with the result
+	input                 *input        // nil: stdin is /dev/null
+	logLimit              uint64        // of its log, unless the sandbox has too little for all
+	terminal              *os.File      // nil: pipes
 
 	exited atomic.Bool // the main process ended
 
@@ -44,6 +47,7 @@ type stream struct {
 	file    *os.File
 	drained chan struct{} // closed when all that the main process wrote is in the log
 	once    sync.Once
+	tty     bool // a terminal: its end is that of the session leader
 }
 
 // pipeSize is what an output pipe holds, in bytes: few wake-ups for much output.
@@ -65,6 +69,9 @@ func (p *process) pump(s *stream) {
 				return
 			}
 			s.done()
+			if s.tty {
+				return // the kernel hangs up on who is left
+			}
 		}
 		n, err := s.file.Read(in.buf)
 		if n > 0 {
@@ -158,6 +165,9 @@ func (in *intake) drain() bool {
 	open := true
 	err = raw.Control(func(fd uintptr) {
 		left, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+		if in.s.tty {
+			left, err = pipeSize, nil // what waits behind the terminal's buffer is not counted
+		}
 		if err != nil {
 			left = pipeSize
 		}
@@ -192,7 +202,8 @@ func (p *process) end(t *processTable, exit guestproto.ProcessExit) {
 	for _, s := range p.streams {
 		<-s.drained
 	}
-	p.closeStdin()
+	p.closeInput()
+	exit.EndedAt = time.Now().UnixMicro()
 	exit = p.log.finish(exit)
 	p.mu.Lock()
 	p.exit = &exit
@@ -201,45 +212,21 @@ func (p *process) end(t *processTable, exit guestproto.ProcessExit) {
 	t.processEnded(p)
 }
 
-func (p *process) closeStdin() {
-	p.stdinMu.Lock()
-	if p.stdin != nil {
-		p.stdin.Close()
-		p.stdin = nil
-	}
-	p.stdinMu.Unlock()
-}
-
-// feed passes the host's data on to the process until its end.
-func (p *process) feed(ch *channel) {
-	for {
-		data, err := ch.receive()
-		if err != nil {
-			return // the host left; the process may be joined again
-		}
-		if data == nil {
-			p.closeStdin()
-			return
-		}
-		p.stdinMu.Lock()
-		in := p.stdin
-		p.stdinMu.Unlock()
-		if in != nil {
-			if _, err := in.Write(data); err != nil {
-				p.closeStdin() // it wants no more; what comes is thrown away
-			}
-		}
-		if ch.release(data) != nil {
-			return
-		}
+func (p *process) closeInput() {
+	if p.input != nil {
+		p.input.close()
 	}
 }
 
 func (p *process) info() guestproto.ProcessInfo {
+	i := guestproto.ProcessInfo{
+		ID: p.id, PID: p.inner, Tag: p.tag, Command: p.command, Args: p.args, WorkDir: p.dir, User: p.user,
+		PTY: p.terminal != nil, Stdin: p.input != nil && !p.input.closed() && !p.exited.Load(),
+		StartedAt: p.startedAt, DeadlineAt: p.deadlineAt,
+	}
+	i.LogStart, i.LogEnd = p.log.bounds()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return guestproto.ProcessInfo{
-		ID: p.id, PID: p.inner, Tag: p.tag, Command: p.command, User: p.user,
-		StartedAt: p.started.UnixMicro(), Exit: p.exit,
-	}
+	i.Exit = p.exit
+	return i
 }

@@ -3,9 +3,9 @@ package guest
 import (
 	"errors"
 	"runtime/debug"
-	"sort"
-	"strings"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,7 +20,9 @@ const (
 	// of a running sandbox. A clock would count the time that a sandbox was saved for.
 	keepSweeps = 20
 	// maxFinished bounds the finished processes that are kept.
-	maxFinished = 256
+	maxFinished = 1000
+	// maxEarlyKills is how many kills of ids that nobody has started yet are remembered.
+	maxEarlyKills = 64
 )
 
 // processTable holds the processes that were started.
@@ -31,11 +33,19 @@ type processTable struct {
 	startMu sync.Mutex
 	started chan struct{} // holds a token when there may be a child to wait for
 
+	logBytes atomic.Int64 // memory of all logs
+
 	mu       sync.Mutex
-	byID     map[string]*process // guarded by mu
-	byPID    map[int]*process    // that run; guarded by mu
-	starting map[string]bool     // ids that are being started; guarded by mu
-	sweeping bool                // guarded by mu
+	byID     map[string]*process      // guarded by mu
+	order    []*process               // in the order of their start; guarded by mu
+	finished int                      // how many of them have ended; guarded by mu
+	wanted   uint64                   // log limits of those that run; guarded by mu
+	tight    bool                     // their logs get less; guarded by mu
+	byPID    map[int]*process         // that run; guarded by mu
+	starting map[string]chan struct{} // ids that are being started, closed when they are; guarded by mu
+	early    []string                 // ids that were killed before their start came; guarded by mu
+	watchers map[*watcher]struct{}    // guarded by mu
+	sweeping bool                     // guarded by mu
 }
 
 func newProcessTable(a *agent) *processTable {
@@ -44,7 +54,8 @@ func newProcessTable(a *agent) *processTable {
 		started:  make(chan struct{}, 1),
 		byID:     make(map[string]*process),
 		byPID:    make(map[int]*process),
-		starting: make(map[string]bool),
+		starting: make(map[string]chan struct{}),
+		watchers: make(map[*watcher]struct{}),
 	}
 }
 
@@ -104,33 +115,56 @@ func (t *processTable) exitOf(p *process, status unix.WaitStatus, usage unix.Rus
 	return exit
 }
 
-// find returns a process, or an error for the host.
+// find returns a process, or an error for the host. It waits for one that is being started.
 func (t *processTable) find(id string) (*process, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for t.starting[id] != nil {
+		c := t.starting[id]
+		t.mu.Unlock()
+		<-c
+		t.mu.Lock()
+	}
 	if p := t.byID[id]; p != nil {
 		return p, nil
 	}
-	return nil, fail(codeNotFound, "id", "there is no process %q in the sandbox, or its output is not kept any more", id)
+	return nil, fail(codeProcessNotFound, "", "there is no process %q in the sandbox, or it is not kept any more", id)
+}
+
+// killEarly remembers a kill whose process was not found: the call that starts it may
+// have been sent before, and still be on its way.
+func (t *processTable) killEarly(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.early) == maxEarlyKills {
+		t.early = t.early[1:]
+	}
+	t.early = append(t.early, id)
 }
 
 // reserve takes an id for a start.
 func (t *processTable) reserve(id string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.byID[id] != nil || t.starting[id] {
+	if t.byID[id] != nil || t.starting[id] != nil {
 		return fail(codeExists, "id", "there is a process %q already", id)
 	}
-	t.starting[id] = true
+	if slices.Contains(t.early, id) {
+		return fail(codePrecondition, "id", "the process %q was killed before it started", id)
+	}
+	t.starting[id] = make(chan struct{})
 	return nil
 }
 
 // add makes a process known, or with nil gives a reserved id back.
 func (t *processTable) add(id string, p *process) {
 	t.mu.Lock()
+	close(t.starting[id])
 	delete(t.starting, id)
 	if p != nil {
 		t.byID[id] = p
+		t.order = append(t.order, p)
+		t.wanted += p.logLimit
 		if p.pid != 0 {
 			t.byPID[p.pid] = p
 		}
@@ -138,26 +172,27 @@ func (t *processTable) add(id string, p *process) {
 	t.mu.Unlock()
 	if p != nil {
 		t.share()
+		t.tell(p)
 		poke(t.started)
 	}
 }
 
-// running lists the commands of which something may be left.
+// all lists the processes in the order of their start.
 func (t *processTable) all() []*process {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	list := make([]*process, 0, len(t.byID))
-	for _, p := range t.byID {
-		list = append(list, p)
-	}
-	sort.Slice(list, func(i, j int) bool { return list[i].started.Before(list[j].started) })
-	return list
+	return slices.Clone(t.order)
 }
 
 // processEnded is told when a process has its result.
 func (t *processTable) processEnded(p *process) {
 	t.agent.groups.remove(p.id) // fails while something of it is left
+	t.mu.Lock()
+	t.finished++
+	t.wanted -= p.logLimit
+	t.mu.Unlock()
 	t.share()
+	t.tell(p)
 	t.mu.Lock()
 	start := !t.sweeping
 	t.sweeping = true
@@ -172,28 +207,18 @@ func (t *processTable) processEnded(p *process) {
 func (t *processTable) sweep() {
 	for {
 		time.Sleep(sweepInterval)
-		var old []*process
 		t.mu.Lock()
-		finished := 0
-		for _, p := range t.byID {
+		for _, p := range slices.Clone(t.order) {
 			if !p.hasEnded() {
 				continue
 			}
-			if p.age++; p.age > keepSweeps && t.agent.groups.remove(p.id) {
-				old = append(old, p)
-			} else {
-				finished++
+			if p.age++; p.age > keepSweeps && t.forgetLocked(p) {
+				p.log.setLimit(0)
 			}
 		}
-		for _, p := range old {
-			delete(t.byID, p.id)
-		}
-		t.sweeping = finished > 0
+		t.sweeping = t.finished > 0
 		again := t.sweeping
 		t.mu.Unlock()
-		for _, p := range old {
-			p.log.setLimit(0)
-		}
 		debug.FreeOSMemory() // what was needed for much output is the commands' again
 		if !again {
 			return
@@ -213,63 +238,56 @@ func (p *process) hasEnded() bool {
 // share divides the memory for output: the oldest finished processes lose theirs
 // first, then everyone keeps less.
 func (t *processTable) share() {
-	list := t.all()
 	budget := uint64(logTotal)
 	if m := t.agent.currentIdentity().MemoryBytes; m > 0 {
 		budget = min(budget, uint64(m)/16)
 	}
-	var total uint64
-	finished, live := 0, 0
-	for _, p := range list {
-		total += p.log.size()
-		if p.hasEnded() {
-			finished++
-		} else {
-			live++
-		}
-	}
-	for _, p := range list {
-		if !p.hasEnded() || total <= budget/2 && finished <= maxFinished {
-			continue
-		}
-		total -= p.log.size()
-		p.log.setLimit(0)
-		if finished > maxFinished && t.agent.groups.remove(p.id) {
-			t.mu.Lock()
-			delete(t.byID, p.id)
-			t.mu.Unlock()
-		}
-		finished--
-	}
-	limit := uint64(logLimit)
-	if live > 0 {
-		limit = max(logMin, min(logLimit, budget/uint64(live)))
-	}
-	for _, p := range list {
-		if !p.hasEnded() {
-			p.log.setLimit(limit)
-		}
-	}
-}
-
-func listProcesses(a *agent, _ *channel, _ struct{}) (any, error) {
-	infos := []guestproto.ProcessInfo{}
-	size := 0
-	for _, p := range a.procs.all() {
-		info := p.info()
-		if size += len(info.Command) + len(info.Tag) + 256; size > guestproto.MaxJSON/2 {
+	t.mu.Lock()
+	var forget []*process
+	over := max(t.finished-maxFinished, 0)
+	for _, p := range t.order {
+		if over == 0 && uint64(t.logBytes.Load()) <= budget/2 {
 			break
 		}
-		infos = append(infos, info)
+		if !p.hasEnded() {
+			continue
+		}
+		p.log.setLimit(0)
+		if over > 0 {
+			over--
+			forget = append(forget, p)
+		}
 	}
-	return infos, nil
+	for _, p := range forget {
+		t.forgetLocked(p)
+	}
+	tight := t.wanted > budget
+	if tight || t.tight {
+		limit := budget / max(uint64(len(t.order)-t.finished), 1)
+		for _, p := range t.order {
+			switch {
+			case p.hasEnded():
+			case tight:
+				p.log.setLimit(min(p.logLimit, max(logMin, limit)))
+			default:
+				p.log.setLimit(p.logLimit)
+			}
+		}
+	}
+	t.tight = tight
+	t.mu.Unlock()
 }
 
-// shorten cuts a command for a list.
-func shorten(s string) string {
-	const most = 256
-	if len(s) > most {
-		s = s[:most] + "…"
+// forgetLocked takes a process that has ended out of the table, unless something of it is
+// left, which a kill has to find.
+func (t *processTable) forgetLocked(p *process) bool {
+	if !t.agent.groups.remove(p.id) {
+		return false
 	}
-	return strings.ToValidUTF8(s, "\uFFFD")
+	delete(t.byID, p.id)
+	if i := slices.Index(t.order, p); i >= 0 {
+		t.order = slices.Delete(t.order, i, i+1)
+	}
+	t.finished--
+	return true
 }

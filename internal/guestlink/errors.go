@@ -35,6 +35,9 @@ var guestCodes = map[ringfence.Code]bool{
 	ringfence.CodeResourceExhausted:  true,
 	ringfence.CodeUnavailable:        true,
 	ringfence.CodePortNotListening:   true,
+	ringfence.CodeProcessNotFound:    true,
+	ringfence.CodeProcessEnded:       true,
+	ringfence.CodeStdinClosed:        true,
 }
 
 // guestError turns an error of the guest into ours.
@@ -47,7 +50,7 @@ func guestError(e *guestproto.Error) error {
 	}
 	out := &ringfence.Error{Code: code, Message: message}
 	switch e.Field {
-	case "user", "cwd", "path", "to", "owner", "command", "args", "env", "id", "mode", "signal", "depth", "port":
+	case "user", "cwd", "path", "to", "owner", "command", "args", "env", "id", "mode", "signal", "depth", "port", "pty", "cols", "process":
 		out.Field = e.Field
 	}
 	return out

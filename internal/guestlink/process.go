@@ -3,6 +3,7 @@ package guestlink
 import (
 	"context"
 	"errors"
+	"math"
 
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/guestproto"
@@ -53,9 +54,14 @@ func (c *Conn) Start(ctx context.Context, p guestproto.ProcessStart, out Output)
 }
 
 // Rejoin follows a process that was started before, from a position in its log. It is
-// not_found when the agent no longer knows it.
+// process_not_found when the agent no longer knows it.
 func (c *Conn) Rejoin(ctx context.Context, id string, from uint64, out Output) (*Process, error) {
-	return c.follow(ctx, guestproto.MethodProcessAttach, guestproto.ProcessAttach{ID: id, From: from}, out)
+	return c.Join(ctx, guestproto.ProcessAttach{ID: id, From: from}, out)
+}
+
+// Join is Rejoin with all that a reader can ask for.
+func (c *Conn) Join(ctx context.Context, at guestproto.ProcessAttach, out Output) (*Process, error) {
+	return c.follow(ctx, guestproto.MethodProcessAttach, at, out)
 }
 
 func (c *Conn) follow(ctx context.Context, method string, params any, out Output) (*Process, error) {
@@ -71,7 +77,9 @@ func (c *Conn) follow(ctx context.Context, method string, params any, out Output
 	p := &Process{ch: ch, done: make(chan struct{})}
 	switch it.typ {
 	case guestproto.TypeEvent:
-		err = it.event(&p.started)
+		if err = it.event(&p.started); err == nil {
+			err = p.checkStart()
+		}
 	case guestproto.TypeResult:
 		if err = it.result(nil); err == nil {
 			err = badAnswer(errors.New("a result before the start"))
@@ -122,10 +130,9 @@ func (p *Process) pump(out Output) (guestproto.ProcessExit, error) {
 		case guestproto.TypeResult:
 			var exit guestproto.ProcessExit
 			err := it.result(&exit)
-			if err == nil && (exit.ExitCode < 0 || exit.ExitCode > 255 || exit.Signal < 0 || exit.Signal > 64) {
-				err = badAnswer(errors.New("an exit status out of range"))
+			if err == nil {
+				err = checkExit(&exit)
 			}
-			exit.Reason = cleanText(exit.Reason)
 			return exit, err
 		default:
 			it.buf.release()
@@ -138,6 +145,22 @@ func (p *Process) ID() string { return p.started.ID }
 
 // PID is its number in the sandbox; 0 when nothing could be executed.
 func (p *Process) PID() int { return p.started.PID }
+
+// Info describes the process as it was when this reader joined; only its id and PID are
+// set by an agent that does not know more.
+func (p *Process) Info() guestproto.ProcessInfo { return *p.started.Info }
+
+func (p *Process) checkStart() error {
+	s := &p.started
+	if s.Info == nil {
+		s.Info = &guestproto.ProcessInfo{ID: s.ID, PID: s.PID, LogEnd: s.From}
+	}
+	s.Info.ID, s.Info.PID = s.ID, s.PID
+	if s.From > math.MaxInt64 {
+		return badAnswer(errors.New("a position out of range"))
+	}
+	return checkProcess(s.Info)
+}
 
 // From is the position in the log at which this reader's output begins.
 func (p *Process) From() uint64 { return p.started.From }

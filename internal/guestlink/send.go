@@ -76,6 +76,50 @@ func (ch *channel) sendFrom(ctx context.Context, r io.Reader) error {
 	return readError{rerr}
 }
 
+// sendSome is sendFrom, but sends what one read gives: for data that somebody types. The
+// guest's room is asked for when there is something to send.
+func (ch *channel) sendSome(ctx context.Context, r io.Reader) error {
+	buf := newBuffer(guestproto.HeaderSize + guestproto.MaxPayload)
+	n, rerr := r.Read(buf.bytes[guestproto.HeaderSize : guestproto.HeaderSize+guestproto.MaxPayload])
+	data := buf.bytes[guestproto.HeaderSize : guestproto.HeaderSize+n]
+	if n > 0 {
+		ch.sendMu.Lock()
+		room, err := ch.room(ctx, n)
+		if err == nil && room == n {
+			guestproto.PutHeader(buf.bytes, guestproto.Header{Type: guestproto.TypeData, Channel: ch.id, Position: ch.sent}, data)
+			if err = ch.conn.enqueue(ctx, outFrame{bytes: buf.bytes[:guestproto.HeaderSize+n], buf: buf}); err == nil {
+				ch.sent += uint64(n)
+			}
+			ch.sendMu.Unlock()
+			if err != nil {
+				return err
+			}
+			return readResult(rerr)
+		}
+		ch.sendMu.Unlock()
+		for err == nil && len(data) > 0 { // the room is for a part of it
+			var sent int
+			sent, err = ch.sendData(ctx, data)
+			data = data[sent:]
+		}
+		buf.release()
+		if err != nil {
+			return err
+		}
+		return readResult(rerr)
+	}
+	buf.release()
+	return readResult(rerr)
+}
+
+// readResult tells the end of the data and failures of the reader apart.
+func readResult(err error) error {
+	if err == nil || err == io.EOF { //nolint:errorlint // an error that wraps it is a failure
+		return err
+	}
+	return readError{err}
+}
+
 // fill reads until p is full. It is not io.ReadFull, which cannot tell the end of the
 // data from a reader that fails with io.ErrUnexpectedEOF, as an HTTP body does whose
 // sender went away: half of a file would take the place of the whole.

@@ -39,22 +39,18 @@ type Error struct {
 
 // The methods.
 const (
-	MethodIdentity      = "identity"       // Identity → {}: who this sandbox is; also after a restore
-	MethodFreeze        = "freeze"         // {} → {}: stop sending until the next Hello; before a checkpoint
-	MethodStats         = "stats"          // {} → Stats
-	MethodProcessStart  = "process.start"  // ProcessStart; Data = stdin; Event ProcessStarted; Stdout/Stderr; Result ProcessExit
-	MethodProcessAttach = "process.attach" // ProcessAttach; then as start
-	MethodProcessKill   = "process.kill"   // ProcessKill → {}
-	MethodProcessList   = "process.list"   // {} → []ProcessInfo
-	MethodFileRead      = "file.read"      // FileRead; Event FileInfo first; Data guest → host; Result {}
-	MethodFileWrite     = "file.write"     // FileWrite; Data host → guest, End; Result FileInfo
-	MethodFileStat      = "file.stat"      // FilePath → FileInfo
-	MethodFileList      = "file.list"      // FileList; Data guest → host: one JSON FileInfo a line; Result {}
-	MethodFileMkdir     = "file.mkdir"     // FileMkdir → FileInfo
-	MethodFileRename    = "file.rename"    // FileRename → FileInfo
-	MethodFileRemove    = "file.remove"    // FileRemove → {}
-	MethodPortDial      = "port.dial"      // PortDial; Event PortEvent when connected; Data both ways, End = half-close; Event PortEvent with End; Result {}
-	MethodPortList      = "port.list"      // {} → PortList
+	MethodIdentity   = "identity"    // Identity → {}: who this sandbox is; also after a restore
+	MethodFreeze     = "freeze"      // {} → {}: stop sending until the next Hello; before a checkpoint
+	MethodStats      = "stats"       // {} → Stats
+	MethodFileRead   = "file.read"   // FileRead; Event FileInfo first; Data guest → host; Result {}
+	MethodFileWrite  = "file.write"  // FileWrite; Data host → guest, End; Result FileInfo
+	MethodFileStat   = "file.stat"   // FilePath → FileInfo
+	MethodFileList   = "file.list"   // FileList; Data guest → host: one JSON FileInfo a line; Result {}
+	MethodFileMkdir  = "file.mkdir"  // FileMkdir → FileInfo
+	MethodFileRename = "file.rename" // FileRename → FileInfo
+	MethodFileRemove = "file.remove" // FileRemove → {}
+	MethodPortDial   = "port.dial"   // PortDial; Event PortEvent when connected; Data both ways, End = half-close; Event PortEvent with End; Result {}
+	MethodPortList   = "port.list"   // {} → PortList
 )
 
 // Identity is what a sandbox is told about itself.
@@ -77,62 +73,6 @@ type Stats struct {
 	MemFreeBytes   int64 `json:"mem_free_bytes"`
 	DiskTotalBytes int64 `json:"disk_total_bytes"`
 	DiskFreeBytes  int64 `json:"disk_free_bytes"`
-}
-
-// ProcessStart starts a command. Deadlines belong to the host, which sends
-// MethodProcessKill when one passes.
-type ProcessStart struct {
-	ID      string            `json:"id"`              // chosen by the host, unique in the sandbox
-	Shell   string            `json:"shell,omitempty"` // run by /bin/bash -c, or /bin/sh where there is none …
-	Args    []string          `json:"args,omitempty"`  // … or an argument list
-	Env     map[string]string `json:"env,omitempty"`
-	WorkDir string            `json:"work_dir,omitempty"`
-	User    string            `json:"user,omitempty"`
-	// Stdin: whether the host will send Data. Without it stdin is /dev/null.
-	Stdin bool   `json:"stdin,omitempty"`
-	Tag   string `json:"tag,omitempty"`
-}
-
-// ProcessAttach re-joins a process's output.
-type ProcessAttach struct {
-	ID   string `json:"id"`
-	From uint64 `json:"from"` // position in the log; older than what is kept: the result says how much was lost
-}
-
-// ProcessKill signals a process.
-type ProcessKill struct {
-	ID     string `json:"id"`
-	Signal int    `json:"signal"`
-	Tree   bool   `json:"tree"`             // every process that the command started, however it hides
-	Reason string `json:"reason,omitempty"` // "deadline" is reported back in ProcessExit
-}
-
-// ProcessStarted is the first event of a process.
-type ProcessStarted struct {
-	ID  string `json:"id"`
-	PID int    `json:"pid"` // as programs in the sandbox see it; 0 when nothing could be executed
-	// From is the position at which this reader's output begins.
-	From uint64 `json:"from,omitempty"`
-}
-
-// ProcessExit is the result of a process.
-type ProcessExit struct {
-	ExitCode int    `json:"exit_code"` // 128+n for a signal
-	Signal   int    `json:"signal,omitempty"`
-	Reason   string `json:"reason,omitempty"` // "oom", "deadline", "" otherwise
-	Position uint64 `json:"position"`         // the log's end
-	Lost     uint64 `json:"lost,omitempty"`   // bytes that this reader asked for and the log no longer held
-}
-
-// ProcessInfo describes a process.
-type ProcessInfo struct {
-	ID        string       `json:"id"`
-	PID       int          `json:"pid"`
-	Tag       string       `json:"tag,omitempty"`
-	Command   string       `json:"command"`
-	User      string       `json:"user"`
-	StartedAt int64        `json:"started_at"` // Unix microseconds
-	Exit      *ProcessExit `json:"exit,omitempty"`
 }
 
 // FilePath names a file and who acts on it. Names are bytes and JSON is text: a

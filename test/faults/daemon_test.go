@@ -74,7 +74,9 @@ func TestDaemonKilled(t *testing.T) {
 	}
 	w.shell(sb, "kill -0 $(cat /tmp/background)")
 	time.Sleep(3500 * time.Millisecond)
-	w.shell(sb, "test ! -e /tmp/survived") // nobody waits for it or keeps its deadline
+	if got := w.shell(sb, "cat /tmp/survived"); got != "survived\nsurvived\n" {
+		t.Errorf("the commands that were in flight wrote %q", got)
+	}
 	info, err := sb.Refresh(context.Background())
 	if err != nil || info.Name != "survivor" || info.Metadata["k"] != "v" || info.State != ringfence.StateRunning {
 		t.Errorf("the record: %+v %v", info, err)
@@ -94,7 +96,7 @@ func TestDaemonKilledInMidFrame(t *testing.T) {
 			done <- struct{}{}
 		}()
 		go func() {
-			sb.Run(context.Background(), client.Command{Shell: "yes", Stdout: io.Discard})
+			sb.Run(context.Background(), client.Command{Shell: "yes", Stdout: io.Discard, Timeout: 2 * time.Second})
 			done <- struct{}{}
 		}()
 		time.Sleep(time.Duration(50+rand.IntN(150)) * time.Millisecond)
@@ -106,9 +108,10 @@ func TestDaemonKilledInMidFrame(t *testing.T) {
 			t.Fatalf("round %d: %q", round, got)
 		}
 	}
-	if r, err := sb.Run(context.Background(), client.Command{Shell: "pgrep -x yes"}); err != nil || r.ExitCode != 1 {
-		t.Errorf("commands of dead daemons run on: %+v %v", r, err)
-	}
+	waitFor(t, "the deadlines of the dead daemons' commands", func() bool {
+		r, err := sb.Run(context.Background(), client.Command{Shell: "pgrep -x yes"})
+		return err == nil && r.ExitCode == 1
+	})
 	if _, err := sb.Files().Write(context.Background(), "/tmp/up", bytes.NewReader(data), client.WriteOptions{}); err != nil {
 		t.Error(err)
 	}

@@ -57,12 +57,11 @@ func TestKillTree(t *testing.T) {
 		if n := countSleeps(t, b); n != 0 {
 			t.Errorf("%d processes are left", n)
 		}
-		// Again, and of one that has ended: no error.
-		if err := b.conn.Kill(testContext(t), guestproto.ProcessKill{ID: "tree", Signal: 9, Tree: true}); err != nil {
-			t.Error(err)
-		}
+		// Again: it says that there is nothing left.
+		err = b.conn.Kill(testContext(t), guestproto.ProcessKill{ID: "tree", Signal: 9, Tree: true})
+		wantCode(t, err, ringfence.CodeProcessEnded, "")
 		err = b.conn.Kill(testContext(t), guestproto.ProcessKill{ID: "unknown", Signal: 9})
-		wantCode(t, err, ringfence.CodeNotFound, "id")
+		wantCode(t, err, ringfence.CodeProcessNotFound, "")
 	})
 }
 

@@ -137,7 +137,7 @@ func TestRejoin(t *testing.T) {
 	eachBed(t, func(t *testing.T, b *bed) {
 		ctx := testContext(t)
 		_, err := b.conn.Rejoin(ctx, "nobody", 0, nil)
-		wantCode(t, err, ringfence.CodeNotFound, "id")
+		wantCode(t, err, ringfence.CodeProcessNotFound, "")
 
 		// While it runs, from two positions; the first reader left.
 		p := b.start(t, guestproto.ProcessStart{ID: "joined", Shell: "printf 0123456789; read x; printf abc; exit 5", Stdin: true}, nil)

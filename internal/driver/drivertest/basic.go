@@ -217,7 +217,7 @@ func (s suite) isolation(t *testing.T) {
 		}
 	}
 	wantCode(t, "killing another sandbox's process",
-		cb.Kill(testContext(t), guestproto.ProcessKill{ID: "sleeper", Signal: 9, Tree: true}), ringfence.CodeNotFound)
+		cb.Kill(testContext(t), guestproto.ProcessKill{ID: "sleeper", Signal: 9, Tree: true}), ringfence.CodeProcessNotFound)
 }
 
 // close is about a driver, not about its sandboxes.

@@ -212,7 +212,7 @@ func (s suite) runaway(t *testing.T, script string, ends bool) {
 	default:
 	}
 	if err := c.Kill(testContext(t), guestproto.ProcessKill{ID: "runaway", Signal: 9, Tree: true}); err != nil &&
-		ringfence.CodeOf(err) != ringfence.CodeNotFound {
+		ringfence.CodeOf(err) != ringfence.CodeProcessNotFound && ringfence.CodeOf(err) != ringfence.CodeProcessEnded {
 		t.Error(err)
 	}
 	wantOutput(t, c, "echo after", "after\n")

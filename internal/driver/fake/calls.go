@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/guestproto"
@@ -38,6 +39,20 @@ func (c *call) serve(req guestproto.Open) (any, error) {
 		return nil, c.processKill(req)
 	case guestproto.MethodProcessList:
 		return g.list(), nil
+	case guestproto.MethodProcessSpawn:
+		return c.processSpawn(req)
+	case guestproto.MethodProcessQuery:
+		return nil, c.processQuery(req)
+	case guestproto.MethodProcessInspect:
+		return c.processInspect(req)
+	case guestproto.MethodProcessWait:
+		return c.processWait(req)
+	case guestproto.MethodProcessInput:
+		return c.processInput(req)
+	case guestproto.MethodProcessResize:
+		return nil, c.processResize(req)
+	case guestproto.MethodProcessWatch:
+		return nil, c.processWatch()
 	case guestproto.MethodFileRead:
 		return nil, c.fileRead(req)
 	case guestproto.MethodFileWrite:
@@ -74,15 +89,16 @@ func (c *call) processStart(req guestproto.Open) (any, error) {
 	}
 	p.hold(0)
 	defer p.unhold()
-	c.event(guestproto.ProcessStarted{ID: p.id, PID: p.pid})
+	info := p.info()
+	c.event(guestproto.ProcessStarted{ID: p.id, PID: p.pid, Info: &info})
 	if start.Stdin {
 		go func() {
 			io.Copy(p.stdin, c)
-			p.stdin.closeWrite()
+			p.closeInput()
 		}()
 	}
 	go p.run()
-	return c.follow(p, 0, true)
+	return c.follow(p, 0, true, noEnd)
 }
 
 func (c *call) processAttach(req guestproto.Open) (any, error) {
@@ -95,8 +111,17 @@ func (c *call) processAttach(req guestproto.Open) (any, error) {
 		return nil, err
 	}
 	from := p.from(at.From)
-	c.event(guestproto.ProcessStarted{ID: p.id, PID: p.pid, From: from})
-	exit, err := c.follow(p, from, false)
+	until := noEnd
+	if at.NoFollow {
+		until = p.info().LogEnd
+	}
+	if at.Hold {
+		p.hold(from)
+		defer p.unhold()
+	}
+	info := p.info()
+	c.event(guestproto.ProcessStarted{ID: p.id, PID: p.pid, From: from, Info: &info})
+	exit, err := c.follow(p, from, at.Hold, until)
 	if e, ok := exit.(guestproto.ProcessExit); ok && from > at.From {
 		e.Lost += from - at.From
 		exit = e
@@ -104,10 +129,17 @@ func (c *call) processAttach(req guestproto.Open) (any, error) {
 	return exit, err
 }
 
-// follow sends a process's output from a position on, and returns its exit.
-func (c *call) follow(p *process, position uint64, holds bool) (any, error) {
+// noEnd is a position that no log reaches.
+const noEnd = uint64(math.MaxUint64)
+
+// follow sends a process's output from a position on, at most until another, and returns
+// its exit.
+func (c *call) follow(p *process, position uint64, holds bool, until uint64) (any, error) {
 	var lost uint64
 	for {
+		if position >= until && p.exitStatus() == nil {
+			return guestproto.ProcessExit{Running: true, Position: position, Lost: lost}, nil
+		}
 		piece, exit, wait := p.next(position)
 		if piece.data != nil {
 			lost += piece.position - position
@@ -144,6 +176,9 @@ func (c *call) processKill(req guestproto.Open) error {
 	p, err := c.s.g.process(kill.ID)
 	if err != nil {
 		return err
+	}
+	if p.exitStatus() != nil && !kill.Tree {
+		return processEnded(p.id)
 	}
 	p.kill(kill)
 	return nil

@@ -34,6 +34,7 @@ type guest struct {
 	procs    map[string]*process // guarded by mu
 	order    []*process          // guarded by mu
 	lastPID  int                 // guarded by mu
+	changed  chan struct{}       // closed and replaced when a process starts or ends; guarded by mu
 }
 
 func newGuest(spec driver.Spec, die func(driver.Exit)) *guest {
@@ -45,6 +46,7 @@ func newGuest(spec driver.Spec, die func(driver.Exit)) *guest {
 		die:     die,
 		procs:   make(map[string]*process),
 		lastPID: 1,
+		changed: make(chan struct{}),
 	}
 	g.ctx, g.end = context.WithCancelCause(context.Background())
 	g.identity = guestproto.Identity{SandboxID: spec.ID, Hostname: spec.Hostname, User: "root", WorkDir: "/"}
@@ -107,7 +109,7 @@ func (g *guest) hello(payload []byte) {
 	versions := []int{guestproto.Version}
 	ack := guestproto.HelloAck{
 		Nonce: hello.Nonce, BootID: g.bootID, Versions: versions,
-		Version: guestproto.Negotiate(versions, hello.Versions), Capabilities: []string{},
+		Version: guestproto.Negotiate(versions, hello.Versions), Capabilities: []string{guestproto.CapProcesses},
 	}
 	body, _ := json.Marshal(ack) //nolint:errchkjson // plain data
 	s := newSession(g)
@@ -156,6 +158,9 @@ func (g *guest) start(req guestproto.ProcessStart) (*process, error) {
 	if n, err := g.files.find(rootUser, dir, true); err != nil || n.kind != kindDir {
 		return nil, ringfence.Errorf(ringfence.CodeInvalidArgument, "the working directory %q does not exist", dir).WithField("cwd")
 	}
+	if req.PTY != nil {
+		return nil, ringfence.Errorf(ringfence.CodeNotYetSupported, "the fake has no terminals").WithField("pty")
+	}
 	if (req.Shell == "") == (len(req.Args) == 0) {
 		return nil, ringfence.Errorf(ringfence.CodeInvalidArgument, "give either a shell string or arguments").WithField("command")
 	}
@@ -172,7 +177,9 @@ func (g *guest) start(req guestproto.ProcessStart) (*process, error) {
 	g.lastPID++
 	p := newProcess(g, req, u, g.lastPID)
 	g.procs[req.ID] = p
+	p.dir = dir
 	g.order = append(g.order, p)
+	g.changedLocked()
 	sh := g.newShell(p.main, u, dir, env)
 	sh.tree = p.tree
 	sh.proc = p
@@ -189,8 +196,16 @@ func (g *guest) start(req guestproto.ProcessStart) (*process, error) {
 			status = sh.runArgs(req.Args)
 		}
 		p.finish(status)
+		g.mu.Lock()
+		g.changedLocked()
+		g.mu.Unlock()
 	}
 	return p, nil
+}
+
+func (g *guest) changedLocked() {
+	close(g.changed)
+	g.changed = make(chan struct{})
 }
 
 func (g *guest) process(id string) (*process, error) {
@@ -199,7 +214,7 @@ func (g *guest) process(id string) (*process, error) {
 	if p := g.procs[id]; p != nil {
 		return p, nil
 	}
-	return nil, ringfence.Errorf(ringfence.CodeNotFound, "there is no process %q", id).WithField("id")
+	return nil, ringfence.Errorf(ringfence.CodeProcessNotFound, "there is no process %q", id)
 }
 
 func (g *guest) list() []guestproto.ProcessInfo {

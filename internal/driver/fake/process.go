@@ -37,6 +37,10 @@ type process struct {
 	started          time.Time
 	stdin            *stdinPipe
 	run              func()
+	args             []string
+	dir              string
+	input            bool // it has one
+	deadlineAt       int64
 
 	main    context.Context // of the command itself
 	endMain context.CancelCauseFunc
@@ -57,6 +61,10 @@ func newProcess(g *guest, req guestproto.ProcessStart, u user, pid int) *process
 	p := &process{
 		id: req.ID, tag: req.Tag, command: first(req.Shell, strings.Join(req.Args, " ")),
 		pid: pid, user: u.name, started: time.Now(), stdin: newStdinPipe(), wake: make(chan struct{}),
+		args: req.Args, input: req.Stdin, deadlineAt: req.DeadlineAt,
+	}
+	if req.StartedAt != 0 {
+		p.started = time.UnixMicro(req.StartedAt)
 	}
 	p.tree, p.endTree = context.WithCancelCause(g.ctx)
 	p.main, p.endMain = context.WithCancelCause(p.tree)
@@ -170,6 +178,8 @@ func (p *process) finish(status int) {
 	defer p.mu.Unlock()
 	if p.exit == nil {
 		e.Position = p.end
+		e.EndedAt = time.Now().UnixMicro()
+		p.stdin.close()
 		p.exit = &e
 		p.changedLocked()
 	}
@@ -208,12 +218,29 @@ func (p *process) kill(k guestproto.ProcessKill) {
 func (p *process) info() guestproto.ProcessInfo {
 	i := guestproto.ProcessInfo{
 		ID: p.id, PID: p.pid, Tag: p.tag, Command: p.command, User: p.user, StartedAt: p.started.UnixMicro(),
+		Args: p.args, WorkDir: p.dir, DeadlineAt: p.deadlineAt, Stdin: p.takesInput(),
 	}
+	p.mu.Lock()
+	i.LogStart, i.LogEnd = p.start, p.end
+	p.mu.Unlock()
 	if e := p.exitStatus(); e != nil {
 		exit := *e
 		i.Exit = &exit
 	}
 	return i
+}
+
+func (p *process) takesInput() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.input && p.exit == nil
+}
+
+func (p *process) closeInput() {
+	p.mu.Lock()
+	p.input = false
+	p.mu.Unlock()
+	p.stdin.closeWrite()
 }
 
 // stdinPipe carries input to a process.
