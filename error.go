@@ -156,7 +156,7 @@ var ErrorTable = []ErrorRow{
 	{CodeSandboxEnded, 410, 7, "SandboxEndedError", "create another one"},
 	{CodeDeadlineExceeded, 408, 8, "DeadlineExceededError", "what became of it is not known: look before you try again"},
 	{CodeCanceled, 499, 8, "CanceledError", "what became of it is not known: look before you try again"},
-	{CodeUnavailable, 503, 9, "UnavailableError", "try again after the seconds of Retry-After"},
+	{CodeUnavailable, 503, 9, "UnavailableError", "wait for the seconds of Retry-After; where the outcome is not known, look before you try again"},
 	{CodePortNotListening, 502, 4, "PortNotListeningError", "start what is to listen there, and wait until it does"},
 	{CodeMisdirected, 421, 2, "MisdirectedError", "call the server by its address"},
 	{CodeMethodNotAllowed, 405, 2, "InvalidArgumentError", "GET /v1/openapi.yaml describes the API"},

@@ -161,7 +161,11 @@ func (c *Config) Validate() error {
 		{"max_body_mib", c.MaxBodyMiB, 1, 1024, false},
 	} {
 		if inRange := r.min <= r.value && r.value <= r.max; !inRange && (r.value != 0 || !r.zero) {
-			bad(r.key, "%d is not from %d to %d", r.value, r.min, r.max)
+			or := ""
+			if r.zero {
+				or = ", nor 0"
+			}
+			bad(r.key, "%d is not from %d to %d%s", r.value, r.min, r.max, or)
 		}
 	}
 	for _, name := range c.HostNames {

@@ -54,6 +54,7 @@ func TestLoadErrors(t *testing.T) {
 		{"UnknownKeys", "lisen = 'x'\nmax_vpcu = 2\n[section]\na = 1", nil, []string{"lisen: there is no such key", "max_vpcu: there is no such key", "section: there is no such key"}},
 		{"Syntax", "listen = \nmax_vcpu = 2", nil, []string{"line 1"}},
 		{"Kind", "listen = [1]\nmax_vcpu = 2.5", nil, []string{"listen: ", "max_vcpu: "}},
+		{"Range", "", map[string]string{"max_vcpu": "-1", "max_procs": "0"}, []string{"max_vcpu: -1 is not from 1 to 1024, nor 0", "max_procs: 0 is not from 16 to 32768"}},
 		{"Driver", "", map[string]string{"driver": "docker"}, []string{`driver: "docker" is none of gvisor, fake`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
