@@ -29,6 +29,8 @@ const (
 	CodeAlreadyExists      Code = "already_exists"      // the name is taken
 	CodeFailedPrecondition Code = "failed_precondition" // not allowed in the state that the sandbox is in
 	CodeNotYetSupported    Code = "not_yet_supported"   // known, and refused by name until it exists
+	CodePreconditionFailed Code = "precondition_failed" // the file is not the one that the caller named by its etag, or exists already
+	CodeArchiveRefused     Code = "archive_refused"     // an archive that is damaged, leads out of its directory, or is too large
 	CodeSignatureExpired   Code = "signature_expired"   // a signed URL whose time has passed
 	CodeTooLarge           Code = "too_large"           // the body is over the limit
 	CodeRangeInvalid       Code = "range_invalid"       // the byte range does not fit the file
@@ -149,6 +151,8 @@ var ErrorTable = []ErrorRow{
 	{CodeAlreadyExists, 409, 5, "AlreadyExistsError", "choose another name"},
 	{CodeFailedPrecondition, 409, 5, "FailedPreconditionError", "look at the state that it is in; this does not fit it"},
 	{CodeNotYetSupported, 400, 2, "NotYetSupportedError", "leave it out"},
+	{CodePreconditionFailed, 412, 5, "PreconditionFailedError", "read it again, and decide anew"},
+	{CodeArchiveRefused, 400, 2, "ArchiveRefusedError", "leave that entry out; what came before it is unpacked"},
 	{CodeSignatureExpired, 401, 3, "SignatureExpiredError", "make another link"},
 	{CodeTooLarge, 413, 2, "TooLargeError", "send less at a time"},
 	{CodeRangeInvalid, 416, 2, "RangeInvalidError", "ask for bytes that are there"},

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
+	"path"
 	"strconv"
 	"strings"
 
@@ -48,11 +50,14 @@ func (c *call) readFile() error {
 func (c *call) sendFile(info ringfence.FileInfo, body io.Reader, wanted byteRange, ranged bool) error {
 	h := c.w.Header()
 	h.Set("Content-Type", "application/octet-stream")
-	h.Set("Content-Disposition", "attachment")
+	h.Set("Content-Disposition", attachment(path.Base(info.Path)))
 	h.Set("Accept-Ranges", "bytes")
 	h.Set("ETag", etag(info))
 	h.Set("Last-Modified", info.ModifiedAt.UTC().Format(http.TimeFormat))
 	status, length := http.StatusOK, info.Size
+	if match := c.r.Header.Get("If-Match"); match != "" && !matches(match, etag(info)) {
+		return ringfence.Errorf(ringfence.CodePreconditionFailed, "the file has changed").WithField("path").WithHint("read it without If-Match")
+	}
 	switch {
 	case !ranged && matches(c.r.Header.Get("If-None-Match"), etag(info)):
 		h.Del("Content-Type")
@@ -100,9 +105,16 @@ func notSatisfiable(c *call, size int64) error {
 	return e
 }
 
-// etag changes with the file: a replaced one has another time, to the microsecond.
-func etag(i ringfence.FileInfo) string {
-	return fmt.Sprintf(`"%x-%x"`, i.Size, i.ModifiedAt.UnixMicro())
+// etag is a file's etag as headers have it.
+func etag(i ringfence.FileInfo) string { return `"` + i.ETag + `"` }
+
+// attachment says that a file is to be kept, under its own name, and not to be shown.
+func attachment(name string) string {
+	name = strings.ToValidUTF8(name, "\uFFFD")
+	if value := mime.FormatMediaType("attachment", map[string]string{"filename": name}); value != "" && name != "/" {
+		return value
+	}
+	return "attachment"
 }
 
 func matches(header, tag string) bool {

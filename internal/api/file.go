@@ -9,6 +9,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"ringfence.dev/ringfence"
@@ -27,13 +28,16 @@ type fileBody struct {
 	Group      string             `json:"group"`
 	ModifiedAt *string            `json:"modified_at"`
 	Target     *string            `json:"target"`
+	ETag       string             `json:"etag"`
 	PathBase64 *string            `json:"path_base64,omitempty"`
+	Metadata   map[string]string  `json:"metadata,omitempty"`
 }
 
 func fileWire(i ringfence.FileInfo) fileBody {
 	out := fileBody{
 		Name: path.Base(i.Path), Type: i.Type, Size: i.Size, Mode: fmt.Sprintf("%04o", i.Mode),
 		UID: i.UID, GID: i.GID, Owner: i.Owner, Group: i.Group, ModifiedAt: wireTime(i.ModifiedAt),
+		ETag: etag(i), Metadata: i.Metadata,
 	}
 	out.Path, out.PathBase64 = text([]byte(i.Path))
 	out.Name, _ = text([]byte(out.Name))
@@ -99,22 +103,44 @@ func (c *call) listFiles() error {
 	if err != nil {
 		return err
 	}
-	depth, err := c.number("depth", 1, 1, engine.MaxListDepth)
-	if err != nil {
+	o := engine.ListOptions{}
+	if o.Depth, err = c.number("depth", 1, 1, engine.MaxListDepth); err != nil {
 		return err
 	}
-	entries, err := c.Engine.ListFiles(c.r.Context(), f, depth)
+	if o.Limit, err = c.number("limit", 0, 1, engine.MaxListPage); err != nil {
+		return err
+	}
+	if o.Metadata, err = c.flag("metadata", false); err != nil {
+		return err
+	}
+	if cursor := c.query.Get("cursor"); cursor != "" {
+		after, err := base64.RawURLEncoding.DecodeString(cursor)
+		if err != nil {
+			return invalid("cursor", "the cursor is none that this API gave")
+		}
+		if o.After = string(after); o.Limit == 0 {
+			o.Limit = defaultEntries
+		}
+	}
+	entries, more, err := c.Engine.ListFiles(c.r.Context(), f, o)
 	if err != nil {
 		return err
 	}
 	out := struct {
-		Entries []fileBody `json:"entries"`
-	}{make([]fileBody, 0, len(entries))}
+		Entries    []fileBody `json:"entries"`
+		NextCursor *string    `json:"next_cursor"`
+	}{Entries: make([]fileBody, 0, len(entries))}
 	for _, e := range entries {
 		out.Entries = append(out.Entries, fileWire(e))
 	}
+	if more {
+		out.NextCursor = null(base64.RawURLEncoding.EncodeToString([]byte(entries[len(entries)-1].Path)))
+	}
 	return c.reply(http.StatusOK, out)
 }
+
+// defaultEntries is how many entries come after a cursor when no limit is given.
+const defaultEntries = 1000
 
 func (c *call) makeDir() error {
 	var in struct {
@@ -162,12 +188,8 @@ func (c *call) renameFile() error {
 		return err
 	}
 	info, err := c.Engine.Rename(c.r.Context(), c.file(from, in.User), to)
-	var e *ringfence.Error
-	if errors.As(err, &e) && e.Field == "path" {
-		e.Field, e.Message = "from", strings.Replace(e.Message, "path is", "from is", 1)
-	}
 	if err != nil {
-		return err
+		return fromField(err)
 	}
 	return c.reply(http.StatusOK, fileWire(info))
 }
@@ -177,11 +199,9 @@ func (c *call) removeFile() error {
 	if err != nil {
 		return err
 	}
-	recursive := false
-	if v := c.query.Get("recursive"); v != "" {
-		if recursive, err = strconv.ParseBool(v); err != nil {
-			return invalid("recursive", "recursive has to be true or false")
-		}
+	recursive, err := c.flag("recursive", false)
+	if err != nil {
+		return err
 	}
 	if err := c.Engine.Remove(c.r.Context(), f, recursive); err != nil {
 		return err
@@ -199,13 +219,69 @@ func (c *call) writeFile() error {
 	if err != nil {
 		return err
 	}
+	o := engine.WriteOptions{Owner: c.query.Get("owner"), Mode: bits}
+	if o.IfMatch, o.Create, err = c.writeCondition(); err != nil {
+		return err
+	}
 	body := c.body(c.r.Body)
-	info, err := c.Engine.WriteFile(c.r.Context(), f, c.query.Get("owner"), bits, uploadBody{body})
+	info, err := c.Engine.WriteFile(c.r.Context(), f, o, uploadBody{body})
 	if err != nil {
 		return err
 	}
 	body.done()
 	return c.reply(http.StatusOK, fileWire(info))
+}
+
+// writeCondition reads on what a write depends.
+func (c *call) writeCondition() (ifMatch string, create bool, err error) {
+	match, none := c.r.Header.Get("If-Match"), c.r.Header.Get("If-None-Match")
+	switch {
+	case none != "" && none != "*":
+		return "", false, invalid("If-None-Match", "a write takes `If-None-Match: *` alone, which makes a new file only")
+	case none != "" && match != "":
+		return "", false, invalid("If-Match", "a write takes If-Match or If-None-Match, not both")
+	case match == "":
+		return "", none == "*", nil
+	}
+	tag, ok := strings.CutPrefix(match, `"`)
+	tag, end := strings.CutSuffix(tag, `"`)
+	if !ok || !end || strings.Contains(tag, `"`) || tag == "" {
+		return "", false, invalid("If-Match", "If-Match has to be one etag in double quotes")
+	}
+	return tag, false, nil
+}
+
+// uploadForm writes what a form of a web page uploads: the first file of it.
+func (c *call) uploadForm() error {
+	f, err := c.fileRef()
+	if err != nil {
+		return err
+	}
+	parts, err := c.r.MultipartReader()
+	if err != nil {
+		return ringfence.Errorf(ringfence.CodeInvalidArgument, "the body is no form with files").
+			WithHint("send multipart/form-data, or the bytes of the file with PUT")
+	}
+	for {
+		_ = c.w.control.SetReadDeadline(time.Now().Add(stall))
+		part, err := parts.NextPart()
+		if errors.Is(err, io.EOF) {
+			return ringfence.Errorf(ringfence.CodeInvalidArgument, "the form holds no file")
+		}
+		if err != nil {
+			return ringfence.Errorf(ringfence.CodeInvalidArgument, "the body did not come to its end").WithCause(err)
+		}
+		if part.FileName() == "" {
+			continue
+		}
+		body := c.body(part)
+		info, err := c.Engine.WriteFile(c.r.Context(), f, engine.WriteOptions{}, uploadBody{body})
+		if err != nil {
+			return err
+		}
+		body.done()
+		return c.reply(http.StatusOK, fileWire(info))
+	}
 }
 
 // uploadBody says what went wrong in the caller's words.

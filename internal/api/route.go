@@ -36,6 +36,14 @@ type Route struct {
 	handler func(*call) error
 }
 
+// Query parameters of the routes about files.
+var (
+	fileQuery   = []string{"path", "path_base64", "user"}
+	signedQuery = []string{"operation", "expires", "signature"}
+)
+
+func with(names ...string) []string { return slices.Concat(fileQuery, names) }
+
 // Routes is the whole of the API: nothing is reachable that has no row here.
 var Routes = []Route{
 	{"GET", "/health", Open, nil, (*call).health},
@@ -65,13 +73,23 @@ var Routes = []Route{
 	{"GET", "/v1/sandboxes/{id}/processes/{process}/output", DataPlane, []string{"from", "follow"}, (*call).processOutput},
 	{"GET", "/v1/sandboxes/{id}/connect", DataPlane, nil, (*call).connect}, // a WebSocket
 
-	{"GET", "/v1/sandboxes/{id}/files", DataPlane, []string{"path", "path_base64", "user"}, (*call).readFile}, // and HEAD
-	{"PUT", "/v1/sandboxes/{id}/files", DataPlane, []string{"path", "path_base64", "user", "owner", "mode"}, (*call).writeFile},
-	{"DELETE", "/v1/sandboxes/{id}/files", DataPlane, []string{"path", "path_base64", "user", "recursive"}, (*call).removeFile},
-	{"GET", "/v1/sandboxes/{id}/files/stat", DataPlane, []string{"path", "path_base64", "user"}, (*call).statFile},
-	{"GET", "/v1/sandboxes/{id}/files/list", DataPlane, []string{"path", "path_base64", "user", "depth"}, (*call).listFiles},
+	{"GET", "/v1/sandboxes/{id}/files", DataPlane, slices.Concat(fileQuery, signedQuery), (*call).readFile}, // and HEAD
+	{"PUT", "/v1/sandboxes/{id}/files", DataPlane, slices.Concat(fileQuery, signedQuery, []string{"owner", "mode"}), (*call).writeFile},
+	{"POST", "/v1/sandboxes/{id}/files", DataPlane, slices.Concat(fileQuery, signedQuery), (*call).uploadForm},
+	{"DELETE", "/v1/sandboxes/{id}/files", DataPlane, with("recursive"), (*call).removeFile},
+	{"GET", "/v1/sandboxes/{id}/files/stat", DataPlane, fileQuery, (*call).statFile},
+	{"GET", "/v1/sandboxes/{id}/files/list", DataPlane, with("depth", "limit", "cursor", "metadata"), (*call).listFiles},
+	{"GET", "/v1/sandboxes/{id}/files/search", DataPlane, with("name", "content", "regex", "ignore_case", "depth", "limit"), (*call).searchFiles},
+	{"GET", "/v1/sandboxes/{id}/files/checksum", DataPlane, with("algorithm"), (*call).checksumFile},
+	{"GET", "/v1/sandboxes/{id}/files/watch", DataPlane, with("recursive"), (*call).watchFiles},
+	{"GET", "/v1/sandboxes/{id}/files/archive", DataPlane, with("format"), (*call).readArchive},
+	{"PUT", "/v1/sandboxes/{id}/files/archive", DataPlane, with("format", "owner"), (*call).writeArchive},
 	{"POST", "/v1/sandboxes/{id}/files/mkdir", DataPlane, nil, (*call).makeDir},
 	{"POST", "/v1/sandboxes/{id}/files/rename", DataPlane, nil, (*call).renameFile},
+	{"POST", "/v1/sandboxes/{id}/files/copy", DataPlane, nil, (*call).copyFile},
+	{"POST", "/v1/sandboxes/{id}/files/mode", DataPlane, nil, (*call).changeMode},
+	{"POST", "/v1/sandboxes/{id}/files/metadata", DataPlane, nil, (*call).changeMetadata},
+	{"POST", "/v1/sandboxes/{id}/files/sign", DataPlane, nil, (*call).signFile},
 }
 
 // call is a request that has been let through.
@@ -111,7 +129,10 @@ func (c *call) admit(rt Route) error {
 		if secret == "" && takesTokenProtocol(rt) {
 			secret = tokenOfProtocol(c.r)
 		}
-		who, err := c.Engine.Authenticate(c.r.Context(), secret)
+		who, signed, err := c.signedBy(rt)
+		if !signed && err == nil {
+			who, err = c.Engine.Authenticate(c.r.Context(), secret)
+		}
 		if err != nil {
 			return err
 		}

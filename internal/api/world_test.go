@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -215,4 +216,27 @@ func (w *world) createID() string { return w.create("{}")["id"].(string) }
 
 func (w *world) run(id, body string, headers ...string) reply {
 	return w.send("POST", "/v1/sandboxes/"+id+"/commands", body, headers...)
+}
+
+// watch watches a directory that is removed meanwhile, and wants to be told of its end.
+func (w *world) watch(id, path string, meanwhile func()) {
+	w.t.Helper()
+	resp, err := w.open(w.t.Context(), "GET", "/v1/sandboxes/"+id+"/files/watch?path="+path, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	if !lines.Scan() || lines.Text() != "event: ready" || resp.Header.Get("Content-Type") != "text/event-stream" {
+		w.t.Fatalf("%d %q", resp.StatusCode, lines.Text())
+	}
+	meanwhile()
+	for last := ""; ; last = lines.Text() {
+		if !lines.Scan() {
+			w.t.Fatalf("the stream ended after %q", last)
+		}
+		if lines.Text() == "event: gone" {
+			return
+		}
+	}
 }

@@ -27,8 +27,8 @@ type box struct {
 	gone   chan struct{} // closed when nothing of it is left on the host
 	ports  ports
 	usage  usage
-	calls  atomic.Int32  // calls on the data plane that are in progress
-	ping   atomic.Bool   // a ping is in progress
+	calls  atomic.Int32 // calls on the data plane that are in progress
+	ping   atomic.Bool  // a ping is in progress
 
 	commands sync.Map      // ids of the commands that somebody waits for
 	doomed   sync.Map      // ids of processes whose kill failed with the link → its reason

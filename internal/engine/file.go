@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"path"
 	"strings"
 	"time"
 
@@ -23,7 +24,8 @@ type FileRef struct {
 // Limits of a listing.
 const (
 	MaxListDepth   = 64
-	MaxListEntries = 100_000
+	MaxListEntries = 100_000 // without a limit
+	MaxListPage    = 10_000
 )
 
 // call gives fn the link to a file's sandbox, and explains its error.
@@ -49,13 +51,15 @@ func (e *Engine) call(ctx context.Context, f FileRef, fn func(*guestlink.Conn) e
 
 // hints say what to do about what a guest reports about files.
 var hints = map[ringfence.Code]string{
-	ringfence.CodeFileNotFound:      "list its directory to see what is there",
-	ringfence.CodeIsDirectory:       "name a file, or list the directory",
-	ringfence.CodeNotDirectory:      "name a directory, or read the file",
-	ringfence.CodeFileExists:        "remove it first, or choose another name",
-	ringfence.CodeDirectoryNotEmpty: "remove it with recursive",
-	ringfence.CodeFilePermission:    "act as another user, such as root",
-	ringfence.CodeDiskFull:          "remove files in the sandbox, or create one with more disk_mib",
+	ringfence.CodeFileNotFound:       "list its directory to see what is there",
+	ringfence.CodeIsDirectory:        "name a file, or list the directory",
+	ringfence.CodeNotDirectory:       "name a directory, or read the file",
+	ringfence.CodeFileExists:         "remove it first, or choose another name",
+	ringfence.CodeDirectoryNotEmpty:  "remove it with recursive",
+	ringfence.CodeFilePermission:     "act as another user, such as root",
+	ringfence.CodePreconditionFailed: "read it again, and decide anew",
+	ringfence.CodeArchiveRefused:     "nothing left the directory; what came before that entry is unpacked",
+	ringfence.CodeDiskFull:           "remove files in the sandbox, or create one with more disk_mib",
 }
 
 func withHint(err error) error {
@@ -83,19 +87,35 @@ func (e *Engine) ReadFile(ctx context.Context, f FileRef, offset, length int64, 
 	})
 }
 
+// WriteOptions says how a file is written.
+type WriteOptions struct {
+	Owner string // of what is new; the acting user when empty
+	Mode  uint32 // permission bits; 0: those of an existing file, else 0644
+	// IfMatch: only replace the file that has this etag. Create: only make a new file.
+	// precondition_failed otherwise.
+	IfMatch string
+	Create  bool
+}
+
 // WriteFile replaces a file with what body gives, or leaves it as it was. Missing
-// parents are made. owner will own what is new, the acting user when empty; mode 0
-// keeps an existing file's, else it is 0644.
-func (e *Engine) WriteFile(ctx context.Context, f FileRef, owner string, mode uint32, body io.Reader) (info ringfence.FileInfo, err error) {
-	if owner != "" && !userRule.MatchString(owner) {
-		return info, invalid("owner", "owner is neither a user's name nor a number")
+// parents are made, unless the file has to be there.
+func (e *Engine) WriteFile(ctx context.Context, f FileRef, o WriteOptions, body io.Reader) (info ringfence.FileInfo, err error) {
+	if err := validOwner("owner", o.Owner); err != nil {
+		return info, err
 	}
 	err = e.call(ctx, f, func(conn *guestlink.Conn) error {
-		got, err := conn.WriteFile(ctx, guestproto.FileWrite{FilePath: f.guest(), Owner: owner, Mode: mode}, body)
+		got, err := conn.WriteFile(ctx, guestproto.FileWrite{FilePath: f.guest(), Owner: o.Owner, Mode: o.Mode, IfMatch: o.IfMatch, Create: o.Create}, body)
 		info = fileInfo(got)
 		return err
 	})
 	return info, err
+}
+
+func validOwner(field, name string) error {
+	if name != "" && !userRule.MatchString(name) {
+		return invalid(field, "%s is neither a name nor a number", field)
+	}
+	return nil
 }
 
 // StatFile describes a file; a symbolic link is described and not followed.
@@ -108,29 +128,62 @@ func (e *Engine) StatFile(ctx context.Context, f FileRef) (info ringfence.FileIn
 	return info, err
 }
 
-// ListFiles lists a directory, and those in it to a depth from 1 (its own entries) to
-// MaxListDepth. More than MaxListEntries: invalid_argument.
-func (e *Engine) ListFiles(ctx context.Context, f FileRef, depth int) (entries []ringfence.FileInfo, err error) {
-	if depth < 1 || depth > MaxListDepth {
-		return nil, invalid("depth", "depth has to be from 1 to %d", MaxListDepth)
+// ListOptions says what of a directory is listed.
+type ListOptions struct {
+	Depth int // from 1, its own entries, to MaxListDepth
+	// Limit is how many entries come at most, up to MaxListPage. 0: all, of which more
+	// than MaxListEntries are refused.
+	Limit int
+	// After is the path of the last entry of the page before.
+	After    string
+	Metadata bool // with each entry's
+}
+
+// ListFiles lists a directory in the order of names; a directory comes before what is in
+// it. more: there are entries after these.
+func (e *Engine) ListFiles(ctx context.Context, f FileRef, o ListOptions) (entries []ringfence.FileInfo, more bool, err error) {
+	switch {
+	case o.Depth < 1 || o.Depth > MaxListDepth:
+		return nil, false, invalid("depth", "depth has to be from 1 to %d", MaxListDepth)
+	case o.Limit < 0 || o.Limit > MaxListPage:
+		return nil, false, invalid("limit", "limit has to be from 1 to %d", MaxListPage)
 	}
+	ask := guestproto.FileList{FilePath: f.guest(), Depth: o.Depth, Metadata: o.Metadata}
+	if o.Limit > 0 {
+		ask.Limit = o.Limit + 1
+	}
+	if o.After != "" {
+		rest, ok := strings.CutPrefix(o.After, strings.TrimRight(path.Clean(f.Path), "/")+"/")
+		if !ok || rest == "" {
+			return nil, false, invalid("cursor", "the cursor is of another directory")
+		}
+		ask.After = []byte(rest)
+	}
+	errMore := errors.New("there is more")
 	err = e.call(ctx, f, func(conn *guestlink.Conn) error {
-		return conn.ListFiles(ctx, guestproto.FileList{FilePath: f.guest(), Depth: depth}, func(got guestproto.FileInfo) error {
-			if len(entries) == MaxListEntries {
+		err := conn.ListFiles(ctx, ask, func(got guestproto.FileInfo) error {
+			if o.Limit > 0 && len(entries) == o.Limit {
+				return errMore
+			}
+			if o.Limit == 0 && len(entries) == MaxListEntries {
 				return invalid("depth", "there are more than %d entries", MaxListEntries).
-					WithHint("list fewer levels at a time, or run find in the sandbox")
+					WithHint("list them in pages with limit, or fewer levels at a time")
 			}
 			entries = append(entries, fileInfo(got))
 			return nil
 		})
+		if errors.Is(err, errMore) {
+			more, err = true, nil
+		}
+		return err
 	})
-	return entries, err
+	return entries, more, err
 }
 
 // Mkdir makes a directory with its parents; one that exists is no error.
 func (e *Engine) Mkdir(ctx context.Context, f FileRef, owner string, mode uint32) (info ringfence.FileInfo, err error) {
-	if owner != "" && !userRule.MatchString(owner) {
-		return info, invalid("owner", "owner is neither a user's name nor a number")
+	if err := validOwner("owner", owner); err != nil {
+		return info, err
 	}
 	err = e.call(ctx, f, func(conn *guestlink.Conn) error {
 		got, err := conn.Mkdir(ctx, guestproto.FileMkdir{FilePath: f.guest(), Owner: owner, Mode: mode})
@@ -168,6 +221,7 @@ func fileInfo(i guestproto.FileInfo) ringfence.FileInfo {
 	return ringfence.FileInfo{
 		Path: i.Path, Type: ringfence.FileType(i.Type), Size: i.Size, Mode: i.Mode, UID: i.UID, GID: i.GID,
 		Owner: i.Owner, Group: i.Group, ModifiedAt: time.UnixMicro(i.ModTime).UTC(), Target: i.Target,
+		ETag: i.ETag, Metadata: i.Metadata,
 	}
 }
 

@@ -138,3 +138,22 @@ func parseID(s string) (uint32, bool) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	return uint32(n), err == nil && n != 1<<32-1
 }
+
+// groupID finds a group by name or number.
+func (a *accounts) groupID(name, field string) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.group.refresh("/etc/group")
+	for _, f := range a.group.lines {
+		if len(f) < 3 || f[0] != name {
+			continue
+		}
+		if gid, ok := parseID(f[2]); ok {
+			return int(gid), nil
+		}
+	}
+	if gid, ok := parseID(name); ok {
+		return int(gid), nil
+	}
+	return 0, fail(codeInvalid, field, "there is no group %q in the sandbox", name)
+}

@@ -43,6 +43,9 @@ type agent struct {
 	procs  *processTable
 	guard  *guard
 	users  accounts
+	// replacing is held while a file takes another one's place, so that a condition on
+	// the old one still holds when it does.
+	replacing sync.Mutex
 
 	mu       sync.Mutex
 	identity guestproto.Identity // guarded by mu
@@ -103,6 +106,14 @@ var methods = map[string]method{
 	guestproto.MethodFileRemove:     call(removeFile),
 	guestproto.MethodPortDial:       call(dialPort),
 	guestproto.MethodPortList:       call(listPorts),
+	guestproto.MethodFileMode:       call(changeMode),
+	guestproto.MethodFileCopy:       call(copyFile),
+	guestproto.MethodFileSearch:     call(searchFiles),
+	guestproto.MethodFileChecksum:   call(checksumFile),
+	guestproto.MethodFileMetadata:   call(changeMetadata),
+	guestproto.MethodFileWatch:      call(watchFiles),
+	guestproto.MethodArchiveRead:    call(readArchive),
+	guestproto.MethodArchiveWrite:   call(writeArchive),
 }
 
 // call gives a handler its decoded parameters.

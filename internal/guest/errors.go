@@ -11,25 +11,26 @@ import (
 
 // Shorter names for the codes that an agent may use.
 const (
-	codeInvalid         = ringfence.CodeInvalidArgument
-	codeNotFound        = ringfence.CodeNotFound
-	codeFileNotFound    = ringfence.CodeFileNotFound
-	codeFileExists      = ringfence.CodeFileExists
-	codeIsDirectory     = ringfence.CodeIsDirectory
-	codeNotDirectory    = ringfence.CodeNotDirectory
-	codeNotEmpty        = ringfence.CodeDirectoryNotEmpty
-	codeFilePermission  = ringfence.CodeFilePermission
-	codeDiskFull        = ringfence.CodeDiskFull
-	codeExists          = ringfence.CodeAlreadyExists
-	codePrecondition    = ringfence.CodeFailedPrecondition
-	codeNotYetSupported = ringfence.CodeNotYetSupported
-	codeRange           = ringfence.CodeRangeInvalid
-	codeExhausted       = ringfence.CodeResourceExhausted
-	codeInternal        = ringfence.CodeInternal
-	codeProcessNotFound = ringfence.CodeProcessNotFound
-	codeProcessEnded    = ringfence.CodeProcessEnded
-	codeStdinClosed     = ringfence.CodeStdinClosed
-	codeUnavailable     = ringfence.CodeUnavailable
+	codeInvalid            = ringfence.CodeInvalidArgument
+	codeNotFound           = ringfence.CodeNotFound
+	codeFileNotFound       = ringfence.CodeFileNotFound
+	codeFileExists         = ringfence.CodeFileExists
+	codeIsDirectory        = ringfence.CodeIsDirectory
+	codeNotDirectory       = ringfence.CodeNotDirectory
+	codeNotEmpty           = ringfence.CodeDirectoryNotEmpty
+	codeFilePermission     = ringfence.CodeFilePermission
+	codeDiskFull           = ringfence.CodeDiskFull
+	codeExists             = ringfence.CodeAlreadyExists
+	codePrecondition       = ringfence.CodeFailedPrecondition
+	codeNotYetSupported    = ringfence.CodeNotYetSupported
+	codeRange              = ringfence.CodeRangeInvalid
+	codeExhausted          = ringfence.CodeResourceExhausted
+	codeInternal           = ringfence.CodeInternal
+	codeProcessNotFound    = ringfence.CodeProcessNotFound
+	codeProcessEnded       = ringfence.CodeProcessEnded
+	codeStdinClosed        = ringfence.CodeStdinClosed
+	codeUnavailable        = ringfence.CodeUnavailable
+	codePreconditionFailed = ringfence.CodePreconditionFailed
 
 	codePortNotListening = ringfence.CodePortNotListening
 )

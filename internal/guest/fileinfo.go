@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"fmt"
 	"path"
 	"strings"
 	"unicode/utf8"
@@ -67,6 +68,7 @@ func describe(name string, st *unix.Stat_t, target string, o owners) guestproto.
 		Target:  target,
 		Owner:   o.owner,
 		Group:   o.group,
+		ETag:    etag(st),
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -83,6 +85,12 @@ func describe(name string, st *unix.Stat_t, target string, o owners) guestproto.
 		info.TargetBytes = []byte(target)
 	}
 	return info
+}
+
+// etag names one state of one file. The time of change is in it, which no program can
+// set: not even a write that keeps size and time of modification goes unseen.
+func etag(st *unix.Stat_t) string {
+	return fmt.Sprintf("%x-%x-%x-%x", st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano())
 }
 
 // describePath describes what stands at a path itself; links are not followed. It
@@ -116,7 +124,9 @@ func statFile(a *agent, _ *channel, f guestproto.FilePath) (any, error) {
 	}
 	var info guestproto.FileInfo
 	err = a.ns.onFileThread(u, func() (err error) {
-		info, err = a.describePath(p)
+		if info, err = a.describePath(p); err == nil {
+			info.Metadata = metadataOf(p, info.Type)
+		}
 		return err
 	})
 	if err != nil {

@@ -3,7 +3,10 @@ package guest
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"path"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -15,16 +18,23 @@ const (
 	maxDepth = 64
 	// listBatch is how much of a listing is put into one frame, in bytes.
 	listBatch = 64 << 10
+	// maxListLine is the longest line with metadata in it, in bytes: the host takes no
+	// longer ones.
+	maxListLine = 60 << 10
 )
 
-// lister walks a directory and sends what it finds, with memory for one directory
-// block a level, however many entries there are.
+// lister walks a directory in the order of names and sends what it finds.
 type lister struct {
 	a     *agent
 	ch    *channel
 	batch []byte
 	last  owners // of the entry before, which the next one mostly has, too
+	left  int    // entries that may still come
+	meta  bool
 }
+
+// errEnough ends a walk that has what it wants.
+var errEnough = errors.New("enough")
 
 func listFiles(a *agent, ch *channel, f guestproto.FileList) (any, error) {
 	p, u, err := a.target(f.FilePath)
@@ -35,15 +45,22 @@ func listFiles(a *agent, ch *channel, f guestproto.FileList) (any, error) {
 	if depth > maxDepth {
 		return nil, fail(codeInvalid, "depth", "a listing goes %d levels deep at most", maxDepth)
 	}
-	l := lister{a: a, ch: ch}
+	l := lister{a: a, ch: ch, left: f.Limit, meta: f.Metadata}
+	if f.Limit <= 0 {
+		l.left = math.MaxInt
+	}
+	var after []string
+	if len(f.After) > 0 {
+		after = strings.Split(string(f.After), "/")
+	}
 	err = a.ns.onFileThread(u, func() error {
 		fd, err := openRetry(p, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return err
 		}
-		return l.walk(fd, path.Clean(p), depth)
+		return l.walk(fd, path.Clean(p), depth, after)
 	})
-	if err == nil {
+	if err == nil || err == errEnough {
 		err = l.flush()
 	}
 	if err != nil {
@@ -52,32 +69,65 @@ func listFiles(a *agent, ch *channel, f guestproto.FileList) (any, error) {
 	return struct{}{}, nil
 }
 
-// walk lists an open directory and closes it.
-func (l *lister) walk(fd int, name string, depth int) error {
+// walk lists an open directory and closes it. after is the last entry that was listed
+// before, as its names from here on.
+func (l *lister) walk(fd int, name string, depth int, after []string) error {
 	defer unix.Close(fd)
-	block := make([]byte, 16<<10)
-	for {
-		n, err := unix.ReadDirent(fd, block)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			return nil
-		}
-		var names []string
-		_, _, names = unix.ParseDirent(block[:n], -1, names)
-		for _, entry := range names {
-			if err := l.entry(fd, name, entry, depth); err != nil {
-				return err
+	first := ""
+	if len(after) > 0 {
+		first = after[0]
+	}
+	names, err := smallest(fd, first, l.left)
+	if err != nil {
+		return err
+	}
+	for _, entry := range names {
+		var rest []string
+		if entry == first {
+			if rest = after[1:]; len(rest) == 0 {
+				rest = []string{""} // it was listed itself, and nothing in it
 			}
 		}
+		if err := l.entry(fd, name, entry, depth, rest); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
-func (l *lister) entry(fd int, dir, name string, depth int) error {
+// smallest returns the first names of an open directory, in order, from one on: as many
+// as can be needed, so that a page of a huge directory takes the memory of a page.
+func smallest(fd int, from string, limit int) ([]string, error) {
+	var names []string
+	sorted := false
+	err := eachName(fd, func(name string) error {
+		if name < from {
+			return nil
+		}
+		// The first one may have been listed already, which is not counted.
+		if limit < math.MaxInt/4 && len(names) >= 2*limit+64 {
+			slices.Sort(names)
+			names, sorted = names[:limit+1], true
+		}
+		if sorted && name > names[limit] {
+			return nil
+		}
+		names = append(names, name)
+		return nil
+	})
+	slices.Sort(names)
+	if sorted {
+		names = names[:limit+1]
+	}
+	return names, err
+}
+
+// entry lists an entry and what is in it. after is set when the entry itself was listed
+// before: the names of the last one in it, or an empty one.
+func (l *lister) entry(fd int, dir, name string, depth int, after []string) error {
+	if l.ch.gone() {
+		return errGone
+	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		if err == unix.ENOENT {
@@ -85,22 +135,10 @@ func (l *lister) entry(fd int, dir, name string, depth int) error {
 		}
 		return err
 	}
-	target := ""
-	kind := st.Mode & unix.S_IFMT
-	if kind == unix.S_IFLNK {
-		target = readlinkAt(fd, name)
-	}
 	full := path.Join(dir, name)
-	if !l.last.known || l.last.uid != st.Uid || l.last.gid != st.Gid {
-		l.last = l.a.ownersOf(&st)
-	}
-	line, err := json.Marshal(describe(full, &st, target, l.last))
-	if err != nil {
-		return err
-	}
-	l.batch = append(append(l.batch, line...), '\n')
-	if len(l.batch) >= listBatch {
-		if err := l.flush(); err != nil {
+	kind := st.Mode & unix.S_IFMT
+	if after == nil {
+		if err := l.put(fd, full, name, &st); err != nil {
 			return err
 		}
 	}
@@ -109,7 +147,7 @@ func (l *lister) entry(fd int, dir, name string, depth int) error {
 	}
 	sub, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err == nil {
-		return l.walk(sub, full, depth-1)
+		return l.walk(sub, full, depth-1, after)
 	}
 	for _, gone := range []error{unix.EACCES, unix.EPERM, unix.ENOENT, unix.ENOTDIR, unix.ELOOP} {
 		if errors.Is(err, gone) {
@@ -117,6 +155,38 @@ func (l *lister) entry(fd int, dir, name string, depth int) error {
 		}
 	}
 	return err
+}
+
+// put adds one entry to what is sent.
+func (l *lister) put(fd int, full, name string, st *unix.Stat_t) error {
+	if l.left == 0 {
+		return errEnough
+	}
+	l.left--
+	target := ""
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		target = readlinkAt(fd, name)
+	}
+	if !l.last.known || l.last.uid != st.Uid || l.last.gid != st.Gid {
+		l.last = l.a.ownersOf(st)
+	}
+	info := describe(full, st, target, l.last)
+	if l.meta {
+		info.Metadata = metadataOf(full, info.Type)
+	}
+	line, err := json.Marshal(info)
+	if err == nil && len(line) > maxListLine {
+		info.Metadata = nil // it is in the description of the file by itself
+		line, err = json.Marshal(info)
+	}
+	if err != nil {
+		return err
+	}
+	l.batch = append(append(l.batch, line...), '\n')
+	if len(l.batch) >= listBatch {
+		return l.flush()
+	}
+	return nil
 }
 
 func (l *lister) flush() error {

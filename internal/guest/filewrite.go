@@ -26,6 +26,9 @@ type replacement struct {
 	owner *account     // who will own it; nil: keep what is
 	old   *unix.Stat_t // the file that is there
 	mode  uint32
+	// ifMatch is the etag that the file that is there has to have; create: there must be none.
+	ifMatch string
+	create  bool
 }
 
 func writeFile(a *agent, ch *channel, f guestproto.FileWrite) (any, error) {
@@ -36,7 +39,10 @@ func writeFile(a *agent, ch *channel, f guestproto.FileWrite) (any, error) {
 	if f.Mode > 0o7777 {
 		return nil, fail(codeInvalid, "mode", "the mode %#o has more than permission bits", f.Mode)
 	}
-	r := &replacement{dir: -1, fd: -1, mode: f.Mode}
+	if f.IfMatch != "" && f.Create {
+		return nil, fail(codeInvalid, "", "a write can depend on an etag or on the file's absence, not on both")
+	}
+	r := &replacement{dir: -1, fd: -1, mode: f.Mode, ifMatch: f.IfMatch, create: f.Create}
 	if f.Owner != "" {
 		owner, err := a.users.lookup(f.Owner, "owner")
 		if err != nil {
@@ -59,11 +65,13 @@ func writeFile(a *agent, ch *channel, f guestproto.FileWrite) (any, error) {
 			r.discard()
 			return nil
 		}
-		if err := r.commit(); err != nil {
+		a.replacing.Lock()
+		err := r.commit()
+		a.replacing.Unlock()
+		if err != nil {
 			r.discard()
 			return err
 		}
-		var err error
 		info, err = a.describePath(p)
 		return err
 	})
@@ -82,14 +90,19 @@ func (r *replacement) open(p string) error {
 	if err != nil {
 		return err
 	}
-	if err := makeParents(dir, r.owner); err != nil {
-		return err
+	if r.ifMatch == "" {
+		if err := makeParents(dir, r.owner); err != nil {
+			return err
+		}
 	}
 	if r.dir, err = openRetry(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return err
 	}
 	r.name = name
 	if err := r.probe(p); err != nil {
+		return err
+	}
+	if err := r.allowed(r.old); err != nil { // before the bytes come, which may be many
 		return err
 	}
 	var random [12]byte
@@ -150,6 +163,20 @@ func (r *replacement) probe(p string) error {
 	return regular(p, &st)
 }
 
+// allowed says whether the write's condition holds with the file that is there, or with
+// none.
+func (r *replacement) allowed(old *unix.Stat_t) error {
+	switch {
+	case r.create && old != nil:
+		return fail(codePreconditionFailed, "path", "%q exists already", r.name)
+	case r.ifMatch != "" && old == nil:
+		return fail(codePreconditionFailed, "path", "%q does not exist", r.name)
+	case r.ifMatch != "" && etag(old) != r.ifMatch:
+		return fail(codePreconditionFailed, "path", "%q has changed", r.name)
+	}
+	return nil
+}
+
 // fill writes what the host sends. It does not need the user's rights any more.
 func (r *replacement) fill(ch *channel) error {
 	for {
@@ -198,11 +225,36 @@ func (r *replacement) commit() error {
 	if err := unix.Fchmod(r.fd, mode); err != nil {
 		return err
 	}
-	if err := unix.Renameat(r.dir, r.temp, r.dir, r.name); err != nil {
+	if err := r.rename(); err != nil {
 		return err
 	}
 	r.temp = ""
 	return nil
+}
+
+// rename puts the new file in its place if the condition still holds.
+func (r *replacement) rename() error {
+	if r.create {
+		// The kernel refuses it when something is there, whoever made that.
+		err := unix.Renameat2(r.dir, r.temp, r.dir, r.name, unix.RENAME_NOREPLACE)
+		if err == unix.EEXIST {
+			return fail(codePreconditionFailed, "path", "%q exists already", r.name)
+		}
+		return err
+	}
+	if r.ifMatch != "" {
+		var st unix.Stat_t
+		old := &st
+		if err := unix.Fstatat(r.dir, r.name, old, unix.AT_SYMLINK_NOFOLLOW); err == unix.ENOENT {
+			old = nil
+		} else if err != nil {
+			return err
+		}
+		if err := r.allowed(old); err != nil {
+			return err
+		}
+	}
+	return unix.Renameat(r.dir, r.temp, r.dir, r.name)
 }
 
 // discard removes the new file.

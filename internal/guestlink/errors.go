@@ -30,6 +30,8 @@ var guestCodes = map[ringfence.Code]bool{
 	ringfence.CodeAlreadyExists:      true,
 	ringfence.CodeFailedPrecondition: true,
 	ringfence.CodeNotYetSupported:    true,
+	ringfence.CodePreconditionFailed: true,
+	ringfence.CodeArchiveRefused:     true,
 	ringfence.CodeTooLarge:           true,
 	ringfence.CodeRangeInvalid:       true,
 	ringfence.CodeResourceExhausted:  true,
@@ -50,7 +52,8 @@ func guestError(e *guestproto.Error) error {
 	}
 	out := &ringfence.Error{Code: code, Message: message}
 	switch e.Field {
-	case "user", "cwd", "path", "to", "owner", "command", "args", "env", "id", "mode", "signal", "depth", "port", "pty", "cols", "process":
+	case "user", "cwd", "path", "to", "owner", "command", "args", "env", "id", "mode", "signal", "depth", "port", "pty", "cols", "process",
+		"group", "name", "content", "limit", "algorithm", "format", "set", "remove":
 		out.Field = e.Field
 	}
 	return out

@@ -1,7 +1,6 @@
 package guestlink
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -135,13 +134,11 @@ func (r *fileReader) Close() error {
 	return nil
 }
 
-// WriteFile replaces a file with what r gives. When r fails, the file stays as it
-// was and r's error is returned.
-func (c *Conn) WriteFile(ctx context.Context, f guestproto.FileWrite, r io.Reader) (guestproto.FileInfo, error) {
-	encodePath(&f.FilePath)
-	ch, err := c.open(ctx, guestproto.MethodFileWrite, f)
+// callFrom makes a call that is given what r gives.
+func (c *Conn) callFrom(ctx context.Context, method string, params any, r io.Reader) (*channel, error) {
+	ch, err := c.open(ctx, method, params)
 	if err != nil {
-		return guestproto.FileInfo{}, err
+		return nil, err
 	}
 	for err == nil {
 		err = ch.sendFrom(ctx, r)
@@ -163,6 +160,17 @@ func (c *Conn) WriteFile(ctx context.Context, f guestproto.FileWrite, r io.Reade
 		if errors.As(err, &re) {
 			err = re.error
 		}
+		return nil, err
+	}
+	return ch, nil
+}
+
+// WriteFile replaces a file with what r gives. When r fails, the file stays as it
+// was and r's error is returned.
+func (c *Conn) WriteFile(ctx context.Context, f guestproto.FileWrite, r io.Reader) (guestproto.FileInfo, error) {
+	encodePath(&f.FilePath)
+	ch, err := c.callFrom(ctx, guestproto.MethodFileWrite, f, r)
+	if err != nil {
 		return guestproto.FileInfo{}, err
 	}
 	return ch.infoResult(ctx)
@@ -195,12 +203,27 @@ func (c *Conn) Remove(ctx context.Context, f guestproto.FileRemove) error {
 	return c.call(ctx, guestproto.MethodFileRemove, f, nil)
 }
 
-// ListFiles calls each for the entries of a directory, in the order in which the
-// guest's file system has them; a directory comes before what is in it. An error of
-// each ends the listing and is returned. The number of entries has no bound here.
+// ListFiles calls each for the entries of a directory, in the order of their names; a
+// directory comes before what is in it. An error of each ends the listing and is
+// returned. The number of entries has no bound here, nor is their order believed.
 func (c *Conn) ListFiles(ctx context.Context, f guestproto.FileList, each func(guestproto.FileInfo) error) error {
 	encodePath(&f.FilePath)
-	ch, err := c.open(ctx, guestproto.MethodFileList, f)
+	return c.lines(ctx, guestproto.MethodFileList, f, func(line []byte) error {
+		var info guestproto.FileInfo
+		if err := json.Unmarshal(line, &info); err != nil {
+			return badAnswer(err)
+		}
+		if err := checkInfo(&info); err != nil {
+			return err
+		}
+		return each(info)
+	})
+}
+
+// linesAnd makes a call whose data are lines. ready is called at its event, and may be
+// nil; so may result.
+func (c *Conn) linesAnd(ctx context.Context, method string, params, result any, ready func() error, each func(line []byte) error) error {
+	ch, err := c.open(ctx, method, params)
 	if err != nil {
 		return err
 	}
@@ -208,16 +231,23 @@ func (c *Conn) ListFiles(ctx context.Context, f guestproto.FileList, each func(g
 	for {
 		it, err := ch.recv(ctx)
 		if err == nil && it.typ == guestproto.TypeResult {
-			if err := it.result(nil); err != nil {
+			if err := it.result(result); err != nil {
 				return err
 			}
 			if len(partial) > 0 {
-				return badAnswer(errors.New("a listing that ends within a line"))
+				return badAnswer(errors.New("an answer that ends within a line"))
 			}
 			return nil
 		}
-		if err == nil {
-			partial, err = eachLine(partial, it.data, each)
+		switch {
+		case err != nil:
+		case it.typ == guestproto.TypeEvent:
+			if it.buf.release(); ready != nil {
+				err = ready()
+				ready = nil
+			}
+		default:
+			partial, err = cutLines(partial, it.data, each)
 			if rerr := ch.release(ctx, it); err == nil {
 				err = rerr
 			}
@@ -225,35 +255,6 @@ func (c *Conn) ListFiles(ctx context.Context, f guestproto.FileList, each func(g
 		if err != nil {
 			ch.cancel(err)
 			return err
-		}
-	}
-}
-
-// eachLine decodes the whole lines of partial and data, and returns what is left.
-func eachLine(partial, data []byte, each func(guestproto.FileInfo) error) ([]byte, error) {
-	for {
-		i := bytes.IndexByte(data, '\n')
-		if i < 0 {
-			if len(partial)+len(data) > maxLine {
-				return nil, badAnswer(errors.New("a line of a listing is too long"))
-			}
-			return append(partial, data...), nil
-		}
-		line := data[:i]
-		if len(partial) > 0 {
-			line = append(partial, line...)
-			partial = nil
-		}
-		data = data[i+1:]
-		var info guestproto.FileInfo
-		if err := json.Unmarshal(line, &info); err != nil {
-			return nil, badAnswer(err)
-		}
-		if err := checkInfo(&info); err != nil {
-			return nil, err
-		}
-		if err := each(info); err != nil {
-			return nil, err
 		}
 	}
 }
@@ -267,21 +268,25 @@ func (c *Conn) infoCall(ctx context.Context, method string, params any) (guestpr
 }
 
 func (ch *channel) infoResult(ctx context.Context) (guestproto.FileInfo, error) {
+	var info guestproto.FileInfo
+	if err := ch.await(ctx, &info); err != nil {
+		return guestproto.FileInfo{}, err
+	}
+	return info, checkInfo(&info)
+}
+
+// await waits for the result of a call that has nothing else for its caller.
+func (ch *channel) await(ctx context.Context, value any) error {
 	for {
 		it, err := ch.recv(ctx)
 		if err != nil {
 			ch.cancel(err)
-			return guestproto.FileInfo{}, err
+			return err
 		}
-		if it.typ != guestproto.TypeResult {
-			it.buf.release()
-			continue
+		if it.typ == guestproto.TypeResult {
+			return it.result(value)
 		}
-		var info guestproto.FileInfo
-		if err := it.result(&info); err != nil {
-			return guestproto.FileInfo{}, err
-		}
-		return info, checkInfo(&info)
+		it.buf.release()
 	}
 }
 
@@ -303,6 +308,7 @@ func checkInfo(i *guestproto.FileInfo) error {
 	}
 	ok := len(i.Path) <= 2*ringfence.MaxPathBytes && len(i.Target) <= ringfence.MaxPathBytes &&
 		len(i.Owner) <= 256 && len(i.Group) <= 256 &&
+		validETag(i.ETag) && validMetadata(i.Metadata) &&
 		i.Size >= 0 && i.Mode <= 0o7777 && i.ModTime > math.MinInt64/2 && i.ModTime < math.MaxInt64/2
 	switch i.Type {
 	case "file", "directory", "symlink", "other":

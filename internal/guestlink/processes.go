@@ -149,33 +149,7 @@ func (c *Conn) WriteInput(ctx context.Context, in guestproto.ProcessInput, r io.
 
 // lines makes a call whose data are lines.
 func (c *Conn) lines(ctx context.Context, method string, params any, each func([]byte) error) error {
-	ch, err := c.open(ctx, method, params)
-	if err != nil {
-		return err
-	}
-	var partial []byte
-	for {
-		it, err := ch.recv(ctx)
-		if err == nil && it.typ == guestproto.TypeResult {
-			if err := it.result(nil); err != nil {
-				return err
-			}
-			if len(partial) > 0 {
-				return badAnswer(errors.New("a list that ends within a line"))
-			}
-			return nil
-		}
-		if err == nil {
-			partial, err = cutLines(partial, it.data, each)
-			if rerr := ch.release(ctx, it); err == nil {
-				err = rerr
-			}
-		}
-		if err != nil {
-			ch.cancel(err)
-			return err
-		}
-	}
+	return c.linesAnd(ctx, method, params, nil, nil, each)
 }
 
 // cutLines hands on the whole lines of partial and data, and returns what is left.

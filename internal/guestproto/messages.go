@@ -39,18 +39,26 @@ type Error struct {
 
 // The methods.
 const (
-	MethodIdentity   = "identity"    // Identity → {}: who this sandbox is; also after a restore
-	MethodFreeze     = "freeze"      // {} → {}: stop sending until the next Hello; before a checkpoint
-	MethodStats      = "stats"       // {} → Stats
-	MethodFileRead   = "file.read"   // FileRead; Event FileInfo first; Data guest → host; Result {}
-	MethodFileWrite  = "file.write"  // FileWrite; Data host → guest, End; Result FileInfo
-	MethodFileStat   = "file.stat"   // FilePath → FileInfo
-	MethodFileList   = "file.list"   // FileList; Data guest → host: one JSON FileInfo a line; Result {}
-	MethodFileMkdir  = "file.mkdir"  // FileMkdir → FileInfo
-	MethodFileRename = "file.rename" // FileRename → FileInfo
-	MethodFileRemove = "file.remove" // FileRemove → {}
-	MethodPortDial   = "port.dial"   // PortDial; Event PortEvent when connected; Data both ways, End = half-close; Event PortEvent with End; Result {}
-	MethodPortList   = "port.list"   // {} → PortList
+	MethodIdentity     = "identity"      // Identity → {}: who this sandbox is; also after a restore
+	MethodFreeze       = "freeze"        // {} → {}: stop sending until the next Hello; before a checkpoint
+	MethodStats        = "stats"         // {} → Stats
+	MethodFileRead     = "file.read"     // FileRead; Event FileInfo first; Data guest → host; Result {}
+	MethodFileWrite    = "file.write"    // FileWrite; Data host → guest, End; Result FileInfo
+	MethodFileStat     = "file.stat"     // FilePath → FileInfo
+	MethodFileList     = "file.list"     // FileList; Data guest → host: one JSON FileInfo a line; Result {}
+	MethodFileMkdir    = "file.mkdir"    // FileMkdir → FileInfo
+	MethodFileRename   = "file.rename"   // FileRename → FileInfo
+	MethodFileRemove   = "file.remove"   // FileRemove → {}
+	MethodPortDial     = "port.dial"     // PortDial; Event PortEvent when connected; Data both ways, End = half-close; Event PortEvent with End; Result {}
+	MethodPortList     = "port.list"     // {} → PortList
+	MethodFileMode     = "file.mode"     // FileMode → FileInfo
+	MethodFileCopy     = "file.copy"     // FileCopy → FileInfo
+	MethodFileSearch   = "file.search"   // FileSearch; Data guest → host: one JSON FileMatch a line; Result FileSearched
+	MethodFileChecksum = "file.checksum" // FileChecksum → FileSum
+	MethodFileMetadata = "file.metadata" // FileMetadata → FileInfo
+	MethodFileWatch    = "file.watch"    // FileWatch; Event {} when it watches; Data guest → host: one JSON FileChange a line; Result {} when what is watched is gone
+	MethodArchiveRead  = "archive.read"  // ArchiveRead; Event {} when it begins; Data guest → host; Result {}
+	MethodArchiveWrite = "archive.write" // ArchiveWrite; Data host → guest, End; Result ArchiveWritten
 )
 
 // Identity is what a sandbox is told about itself.
@@ -98,12 +106,23 @@ type FileWrite struct {
 	Owner string `json:"owner,omitempty"`
 	Mode  uint32 `json:"mode,omitempty"` // permission bits; 0: keep an existing file's, else 0644
 	Sync  bool   `json:"sync,omitempty"` // fsync before the rename
+	// IfMatch: only replace the file that has this etag. Create: only make a new file.
+	// Either way precondition_failed otherwise, and the other calls of this protocol
+	// cannot come between the look and the replacement.
+	IfMatch string `json:"if_match,omitempty"`
+	Create  bool   `json:"create,omitempty"`
 }
 
-// FileList lists a directory. Depth 1 is its entries, 0 means 1.
+// FileList lists a directory, in the order of names; a directory comes right before
+// what is in it. Depth 1 is its entries, 0 means 1.
 type FileList struct {
 	FilePath
 	Depth int `json:"depth,omitempty"`
+	// Limit is how many entries come at most; 0: all.
+	Limit int `json:"limit,omitempty"`
+	// After is the last entry that the caller has, relative to the directory.
+	After    []byte `json:"after,omitempty"`
+	Metadata bool   `json:"metadata,omitempty"` // with each entry's
 }
 
 // FileMkdir makes a directory and its parents. An existing directory is no error.
@@ -142,6 +161,11 @@ type FileInfo struct {
 	Target    string `json:"target,omitempty"`
 	// TargetBytes is set when the target is not UTF-8.
 	TargetBytes []byte `json:"target_bytes,omitempty"`
+	// ETag changes whenever the file does: its content, its permissions, or which file it is.
+	ETag string `json:"etag,omitempty"`
+	// Metadata is the extended attributes of the user's class that are text, without
+	// "user."; only where it was asked for.
+	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
 // PortDial connects to a port of the sandbox: to its 127.0.0.1 or ::1, or to another

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"math"
+	"slices"
+	"strings"
 
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/guestproto"
@@ -67,6 +69,22 @@ func (c *call) serve(req guestproto.Open) (any, error) {
 		return c.fileRename(req)
 	case guestproto.MethodFileRemove:
 		return nil, c.fileRemove(req)
+	case guestproto.MethodFileMode:
+		return c.fileMode(req)
+	case guestproto.MethodFileCopy:
+		return c.fileCopy(req)
+	case guestproto.MethodFileSearch:
+		return c.fileSearch(req)
+	case guestproto.MethodFileChecksum:
+		return c.fileChecksum(req)
+	case guestproto.MethodFileMetadata:
+		return c.fileMetadata(req)
+	case guestproto.MethodFileWatch:
+		return nil, c.fileWatch(req)
+	case guestproto.MethodArchiveRead:
+		return nil, c.archiveRead(req)
+	case guestproto.MethodArchiveWrite:
+		return c.archiveWrite(req)
 	}
 	return nil, ringfence.Errorf(ringfence.CodeNotYetSupported, "the agent knows no %q", req.Method)
 }
@@ -250,7 +268,7 @@ func (c *call) fileWrite(req guestproto.Open) (any, error) {
 	if _, err := io.Copy(&data, io.LimitReader(c, t.limit+1)); err != nil {
 		return nil, err
 	}
-	return t.write(u, path, data.Bytes(), f.Owner, f.Mode)
+	return t.write(u, path, data.Bytes(), f)
 }
 
 func (c *call) fileStat(req guestproto.Open) (any, error) {
@@ -278,17 +296,23 @@ func (c *call) fileList(req guestproto.Open) error {
 	if err != nil {
 		return err
 	}
-	var position uint64
+	left := f.Limit
+	w := &lineWriter{c: c}
+	after := strings.Split(string(f.After), "/")
 	for _, e := range entries {
-		line, err := json.Marshal(e)
-		if err != nil {
+		rel := strings.TrimPrefix(strings.TrimPrefix(e.Path, clean(path)), "/")
+		if len(f.After) > 0 && slices.Compare(strings.Split(rel, "/"), after) <= 0 {
+			continue
+		}
+		if left--; left < 0 && f.Limit > 0 {
+			break
+		}
+		if !f.Metadata {
+			e.Metadata = nil
+		}
+		if err := w.put(e); err != nil {
 			return err
 		}
-		line = append(line, '\n')
-		if err := c.data(guestproto.TypeData, position, line); err != nil {
-			return err
-		}
-		position += uint64(len(line))
 	}
 	return nil
 }

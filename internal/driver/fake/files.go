@@ -49,22 +49,27 @@ func (t *tree) writable(u user, path string) error {
 	return nil
 }
 
-func (t *tree) write(u user, path string, data []byte, ownerName string, mode uint32) (guestproto.FileInfo, error) {
-	owner, err := ownerOf(u, ownerName)
+func (t *tree) write(u user, path string, data []byte, f guestproto.FileWrite) (guestproto.FileInfo, error) {
+	owner, err := ownerOf(u, f.Owner)
 	if err != nil {
 		return guestproto.FileInfo{}, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	old, _ := t.walk(u, path, true)
+	if f.Create && old != nil || f.IfMatch != "" && (old == nil || describe("/", old).ETag != f.IfMatch) {
+		return guestproto.FileInfo{}, ringfence.Errorf(ringfence.CodePreconditionFailed, "%s is not as the caller wants it", path).WithField("path")
+	}
 	n, err := t.put(u, path, data, owner)
 	if err != nil {
 		return guestproto.FileInfo{}, err
 	}
-	if ownerName != "" {
+	n.metadata = nil
+	if f.Owner != "" {
 		n.uid, n.gid = owner.uid, owner.gid
 	}
-	if mode != 0 {
-		n.mode = mode
+	if f.Mode != 0 {
+		n.mode = f.Mode
 	}
 	return describe(clean(path), n), nil
 }

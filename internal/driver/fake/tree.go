@@ -1,6 +1,8 @@
 package fake
 
 import (
+	"fmt"
+	"maps"
 	"sort"
 	"strings"
 	"sync"
@@ -32,6 +34,7 @@ type node struct {
 	data     []byte           // only ever grows in place: readers hold parts of it
 	entries  map[string]*node // of a directory
 	target   string           // of a link
+	metadata map[string]string
 }
 
 // tree is a file system with a size.
@@ -212,7 +215,8 @@ func (t *tree) makeDir(u user, path string, owner user, mode uint32) (*node, err
 func describe(path string, n *node) guestproto.FileInfo {
 	info := guestproto.FileInfo{
 		Path: path, Type: "file", Size: int64(len(n.data)), Mode: n.mode, UID: n.uid, GID: n.gid,
-		Owner: nameOf(n.uid), Group: nameOf(n.gid), ModTime: n.modified.UnixMicro(),
+		Owner: nameOf(n.uid), Group: nameOf(n.gid), ModTime: n.modified.UnixMicro(), Metadata: maps.Clone(n.metadata),
+		ETag: fmt.Sprintf("%x-%x-%x", len(n.data), n.modified.UnixNano(), n.mode),
 	}
 	switch n.kind {
 	case kindDir:

@@ -17,7 +17,7 @@
  *    ├─ DiskFullError              disk_full
  *    ├─ AlreadyExistsError         already_exists
  *    ├─ FailedPreconditionError    failed_precondition: not in the state that the sandbox is in; process_ended, stdin_closed
- *    ├─ SignatureExpiredError      signature_expired
+ *    ├─ PreconditionFailedError, ArchiveRefusedError, SignatureExpiredError
  *    ├─ TooLargeError, RangeInvalidError
  *    ├─ ResourceExhaustedError     resource_exhausted; retryAfterSeconds says when to try again
  *    ├─ SandboxEndedError          sandbox_ended: before or during the call
@@ -121,6 +121,10 @@ export class DiskFullError extends APIError {}
 export class AlreadyExistsError extends APIError {}
 /** Not allowed in the state that the sandbox is in. */
 export class FailedPreconditionError extends APIError {}
+/** The file is not the one that was named by its etag, or exists already. */
+export class PreconditionFailedError extends APIError {}
+/** An archive that is damaged, leads out of its directory, or is too large. */
+export class ArchiveRefusedError extends APIError {}
 /** A signed URL whose time has passed. */
 export class SignatureExpiredError extends APIError {}
 /** The body is over the server's limit. */
@@ -163,6 +167,8 @@ const classes: Record<string, ErrorClass> = {
   already_exists: AlreadyExistsError,
   failed_precondition: FailedPreconditionError,
   not_yet_supported: NotYetSupportedError,
+  precondition_failed: PreconditionFailedError,
+  archive_refused: ArchiveRefusedError,
   signature_expired: SignatureExpiredError,
   too_large: TooLargeError,
   range_invalid: RangeInvalidError,
@@ -201,6 +207,8 @@ const names = {
   DiskFullError,
   AlreadyExistsError,
   FailedPreconditionError,
+  PreconditionFailedError,
+  ArchiveRefusedError,
   SignatureExpiredError,
   TooLargeError,
   RangeInvalidError,

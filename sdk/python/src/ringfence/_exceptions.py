@@ -24,6 +24,8 @@ Every error is a RingfenceError:
         ├── AlreadyExistsError        already_exists
         ├── FailedPreconditionError   failed_precondition, process_ended, stdin_closed: not in the state that it is in
         ├── NotYetSupportedError      not_yet_supported: known, and refused until it exists
+        ├── PreconditionFailedError   precondition_failed
+        ├── ArchiveRefusedError       archive_refused
         ├── SignatureExpiredError     signature_expired
         ├── TooLargeError             too_large
         ├── RangeInvalidError         range_invalid
@@ -245,6 +247,18 @@ class NotYetSupportedError(APIError):
     code = "not_yet_supported"
 
 
+class PreconditionFailedError(APIError):
+    """The file is not the one that was named by its etag, or exists already."""
+
+    code = "precondition_failed"
+
+
+class ArchiveRefusedError(APIError):
+    """An archive that is damaged, leads out of its directory, or is too large."""
+
+    code = "archive_refused"
+
+
 class SignatureExpiredError(APIError):
     """A signed URL whose time has passed."""
 
@@ -330,6 +344,8 @@ _BY_CODE: dict[str, type[APIError]] = {
         AlreadyExistsError,
         FailedPreconditionError,
         NotYetSupportedError,
+        PreconditionFailedError,
+        ArchiveRefusedError,
         SignatureExpiredError,
         TooLargeError,
         RangeInvalidError,
