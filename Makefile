@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 # A Go or a Node.js that scripts/install-deps put into .tools goes first.
-export PATH := $(CURDIR)/.tools/go/bin:$(CURDIR)/.tools/node/node_modules/node/bin:$(PATH)
+export PATH := $(CURDIR)/.tools/go/bin:$(CURDIR)/.tools/node/bin:$(PATH)
 # -buildvcs=false: git refuses a clone that another user owns; VERSION has what it would say.
 # A cgo build of the sandbox cannot start itself inside its own chroot.
 export CGO_ENABLED := 0
@@ -42,6 +42,12 @@ $(GUEST):
 bin/ringfence: $(GUEST)
 	@mkdir -p bin
 	go build -trimpath -buildvcs=false -ldflags "$(LDFLAGS)" -o $@ ./cmd/ringfence
+
+# For scripts/demo: builds templates while the sandbox's kernel is still being compiled.
+.PHONY: bin/ringfence-template
+bin/ringfence-template:
+	@mkdir -p bin
+	go build -trimpath -buildvcs=false -ldflags "-s -w" -o $@ ./cmd/ringfence-template
 
 .PHONY: template
 template: build ## build the templates that the tests use (reused while their recipes stay the same)

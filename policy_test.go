@@ -102,6 +102,7 @@ var allowedEdges = map[string][]string{
 	"internal/testenv":           {},
 	"cmd/ringfence":              {"*"},
 	"cmd/ringfence-guest":        {"internal/guest"},
+	"cmd/ringfence-template":     {"internal/datadir", "internal/template"},
 }
 
 // stdlibOnly packages may import nothing from outside the standard library but

@@ -13,7 +13,8 @@ function run(command, args, env = process.env) {
   if (done.status !== 0) process.exit(done.status ?? 1);
 }
 
-if (!existsSync(`${root}node_modules/typescript/bin/tsc`)) {
+// npm writes this file last, so an installation that was interrupted has none.
+if (!existsSync(`${root}node_modules/.package-lock.json`)) {
   // Settings of the outer npm that are about its own install (where, what to leave out) must not reach this one.
   const outer =
     /^(npm_config_(global|location|prefix|local_prefix|omit|include|only|production|dry_run|package_lock.*|workspace.*|install_links|save.*)|NODE_ENV|INIT_CWD)$/i;
