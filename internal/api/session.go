@@ -214,7 +214,10 @@ func (s *session) take(m any) error {
 			s.wake = make(chan struct{})
 		}
 	case detachMessage:
-		s.end(errDetached)
+		return s.task(func() error { // after what was asked for before
+			s.end(errDetached)
+			return nil
+		})
 	case resizeMessage:
 		return s.task(func() error {
 			return s.Engine.ResizeProcess(s.ctx, s.who.Project, s.r.PathValue("id"), s.ref, m.cols, m.rows)

@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -48,6 +49,21 @@ type App struct {
 	url, apiKey string // flags
 	json        bool   // flag
 	started     bool   // a command was found and its arguments were right
+
+	mu   sync.Mutex
+	exit func() // what has to be undone before the program ends at once; guarded by mu
+}
+
+// atExit sets what is done when a second signal ends the program at once, until the
+// function that it returns is called.
+func (a *App) atExit(f func()) func() {
+	set := func(f func()) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.exit = f
+	}
+	set(f)
+	return func() { set(nil) }
 }
 
 // New returns the command line.
@@ -98,7 +114,8 @@ func (a *App) newRoot() *cobra.Command {
 	flags.StringVar(&a.apiKey, "api-key", "", "API key (env RINGFENCE_API_KEY, which other users of the machine cannot see)")
 	flags.BoolVar(&a.json, "json", false, "print JSON; errors too, on stderr")
 	root.AddGroup(&cobra.Group{ID: "sandbox", Title: "Sandboxes:"}, &cobra.Group{ID: "server", Title: "Server:"})
-	for _, c := range []*cobra.Command{a.runCommand(), a.createCommand(), a.listCommand(), a.execCommand(), a.copyCommand(), a.killCommand()} {
+	for _, c := range []*cobra.Command{a.runCommand(), a.createCommand(), a.listCommand(), a.execCommand(), a.shellCommand(), a.attachCommand(),
+		a.psCommand(), a.signalCommand(), a.copyCommand(), a.killCommand()} {
 		c.GroupID = "sandbox"
 		root.AddCommand(c)
 	}
@@ -130,7 +147,7 @@ func exitHelp() string {
 	for _, c := range codes {
 		fmt.Fprintf(&b, "  %-3d  %s\n", c, strings.Join(names[c], ", "))
 	}
-	b.WriteString("  130  interrupted\n`run` and `exec` exit with the program's own code: 124 when its deadline passed, 128+n for\nsignal n, 137 when it ran out of memory. With --json an error of Ringfence is told from it.\n")
+	b.WriteString("  130  interrupted\n`run`, `exec`, `shell` and `attach` exit with the program's own code: 124 when its deadline passed, 128+n for\nsignal n, 137 when it ran out of memory. With --json an error of Ringfence is told from it.\n")
 	return b.String()
 }
 
@@ -179,6 +196,10 @@ func (a *App) Main() int {
 		s, _ := (<-signals).(syscall.Signal)
 		cancel(interrupted{s})
 		s, _ = (<-signals).(syscall.Signal)
+		a.mu.Lock()
+		if a.exit != nil {
+			a.exit()
+		}
 		os.Exit(128 + int(s))
 	}()
 	return a.Run(ctx, os.Args[1:])

@@ -21,19 +21,21 @@ import (
 )
 
 func (a *App) execCommand() *cobra.Command {
-	var shell, user, dir string
+	var shell, user, dir, tag string
 	var env []string
 	var timeout time.Duration
-	var noStdin bool
+	var noStdin, detach, terminal bool
 	c := &cobra.Command{
 		Use:   "exec ID [flags] -- PROGRAM [ARG…]",
 		Short: "Run a command in a sandbox",
 		Long: "Run a command in a sandbox, show what it writes as it comes and exit with its exit code.\n\n" +
 			"The command's output is passed on byte for byte. On a terminal that means that it can move the\n" +
 			"cursor, change colours or the title: pipe it through `cat -v` if it is not to be trusted.\n\n" +
-			"When stdin is a pipe or a file it is read to its end and given to the command. Ctrl-C kills the\n" +
-			"command with all that it started; the sandbox goes on.",
+			"When stdin is a pipe or a file it is given to the command as it comes. Ctrl-C kills the command with all\n" +
+			"that it started; the sandbox goes on. With --detach the command is started and left to itself, and its id\n" +
+			"printed: `ringfence attach` goes back to it. With --tty it runs on this terminal, as `ringfence shell` does.",
 		Example: "  ringfence exec $id -- python cell.py\n  ringfence exec $id -c 'ls | wc -l'\n" +
+			"  ringfence exec $id -d --tag web -- python -m http.server 8000\n" +
 			"  ringfence exec $id -- tar -C /home/user -cz . > home.tar.gz",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeIDs(1),
@@ -52,13 +54,33 @@ func (a *App) execCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			command := client.Command{Shell: shell, Args: args[1:], WorkDir: dir, User: user, Env: vars, Timeout: deadline(timeout)}
+			sandbox := c.Open(args[0])
+			process := client.ProcessOptions{Shell: shell, Args: args[1:], WorkDir: dir, User: user, Env: vars, Tag: tag, Timeout: timeout}
+			switch {
+			case detach:
+				p, err := sandbox.StartProcess(cmd.Context(), process)
+				if err != nil {
+					return err
+				}
+				return a.printStarted(p)
+			case terminal:
+				return a.onTerminal(cmd.Context(), sandbox, process)
+			}
+			if in := a.pipedStdin(); in != nil && !noStdin && !a.json {
+				process.Stdin = true
+				session, err := sandbox.StartSession(cmd.Context(), process, client.SessionOptions{Kill: true})
+				if err != nil {
+					return err
+				}
+				return a.pump(cmd.Context(), session, in, false)
+			}
+			command := client.Command{Shell: shell, Args: args[1:], WorkDir: dir, User: user, Env: vars, Tag: tag, Timeout: deadline(timeout)}
 			if !noStdin {
 				if command.Stdin, err = a.readStdin(cmd.Context()); err != nil {
 					return err
 				}
 			}
-			return a.runToEnd(cmd.Context(), c.Open(args[0]), command, nil)
+			return a.runToEnd(cmd.Context(), sandbox, command, nil)
 		},
 	}
 	flags := c.Flags()
@@ -68,7 +90,11 @@ func (a *App) execCommand() *cobra.Command {
 	flags.StringVarP(&user, "user", "u", "", "who runs it (default: the sandbox's user)")
 	flags.StringArrayVarP(&env, "env", "e", nil, "KEY=VALUE; KEY alone takes the value from here")
 	flags.DurationVar(&timeout, "timeout", 0, "kill it after this long, such as 30s (default 0: never)")
+	flags.StringVar(&tag, "tag", "", "a name for it, by which ps, attach and signal find it as tag:NAME")
 	flags.BoolVarP(&noStdin, "no-stdin", "n", false, "do not read stdin")
+	flags.BoolVarP(&detach, "detach", "d", false, "start it, print its id and leave it running")
+	flags.BoolVarP(&terminal, "tty", "t", false, "run it on this terminal")
+	c.MarkFlagsMutuallyExclusive("detach", "tty")
 	return c
 }
 
@@ -118,11 +144,8 @@ func (a *App) runToEnd(ctx context.Context, s *client.Sandbox, command client.Co
 // nil for a terminal or a device. It says so when nothing comes for a while: a program
 // that was started with a pipe that nobody closes would otherwise wait in silence.
 func (a *App) readStdin(ctx context.Context) (io.Reader, error) {
-	if file, ok := a.in.(*os.File); ok {
-		info, err := file.Stat()
-		if err != nil || info.Mode()&os.ModeCharDevice != 0 {
-			return nil, nil
-		}
+	if a.pipedStdin() == nil {
+		return nil, nil
 	}
 	type outcome struct {
 		data []byte
