@@ -33,8 +33,8 @@ type session struct {
 	end   context.CancelCauseFunc
 	wg    sync.WaitGroup
 	stdin *input
-	tasks chan func() error // what the client asks for beside input, in order
-	run   chan struct{}     // closed when ref is known
+	tasks chan func(context.Context) error // what the client asks for beside input, in order
+	run   chan struct{}                    // closed when ref is known
 
 	ref string // of the process; set before run is closed
 
@@ -54,7 +54,7 @@ func (c *call) connect() error {
 		return err
 	}
 	defer conn.CloseNow()
-	s := &session{call: c, conn: conn, tasks: make(chan func() error, 64), run: make(chan struct{}), room: sessionWindow, wake: make(chan struct{})}
+	s := &session{call: c, conn: conn, tasks: make(chan func(context.Context) error, 64), run: make(chan struct{}), room: sessionWindow, wake: make(chan struct{})}
 	s.ctx, s.end = context.WithCancelCause(c.r.Context())
 	s.stdin = newInput(s.ctx, s.giveRoom)
 	err = s.serve()
@@ -214,23 +214,23 @@ func (s *session) take(m any) error {
 			s.wake = make(chan struct{})
 		}
 	case detachMessage:
-		return s.task(func() error { // after what was asked for before
+		return s.task(func(context.Context) error { // after what was asked for before
 			s.end(errDetached)
 			return nil
 		})
 	case resizeMessage:
-		return s.task(func() error {
-			return s.Engine.ResizeProcess(s.ctx, s.who.Project, s.r.PathValue("id"), s.ref, m.cols, m.rows)
+		return s.task(func(ctx context.Context) error {
+			return s.Engine.ResizeProcess(ctx, s.who.Project, s.r.PathValue("id"), s.ref, m.cols, m.rows)
 		})
 	case signalMessage:
-		return s.task(func() error {
-			return s.Engine.SignalProcess(s.ctx, s.who.Project, s.r.PathValue("id"), s.ref, m.number, m.tree)
+		return s.task(func(ctx context.Context) error {
+			return s.Engine.SignalProcess(ctx, s.who.Project, s.r.PathValue("id"), s.ref, m.number, m.tree)
 		})
 	}
 	return nil
 }
 
-func (s *session) task(f func() error) error {
+func (s *session) task(f func(context.Context) error) error {
 	select {
 	case s.tasks <- f:
 		return nil
@@ -239,7 +239,8 @@ func (s *session) task(f func() error) error {
 	}
 }
 
-// work carries out what the client asks for once the process is there.
+// work carries out what the client asks for once the process is there, and all that it
+// asked for before it left.
 func (s *session) work() {
 	select {
 	case <-s.run:
@@ -249,9 +250,20 @@ func (s *session) work() {
 	for {
 		select {
 		case <-s.ctx.Done():
-			return
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), killPatience)
+			defer cancel()
+			for {
+				select {
+				case f := <-s.tasks:
+					if f(ctx) != nil {
+						return
+					}
+				default:
+					return
+				}
+			}
 		case f := <-s.tasks:
-			if err := f(); err != nil && !over(err) && s.ctx.Err() == nil {
+			if err := f(s.ctx); err != nil && !over(err) && s.ctx.Err() == nil {
 				s.end(&sessionError{err})
 			}
 		}

@@ -96,6 +96,17 @@ func newWorld(t *testing.T) *world { return newWorldWith(t, fake.Options{}) }
 
 func newWorldWith(t *testing.T, o fake.Options) *world {
 	t.Helper()
+	return newWorldOf(t, o, api.Options{})
+}
+
+// newWorldServing is a world whose server's clocks are short.
+func newWorldServing(t *testing.T, keepAlive, stall time.Duration) *world {
+	t.Helper()
+	return newWorldOf(t, fake.Options{}, api.Options{KeepAlive: keepAlive, Stall: stall})
+}
+
+func newWorldOf(t *testing.T, o fake.Options, server api.Options) *world {
+	t.Helper()
 	w := &world{t: t, host: &roomyHost{available: 100_000}, log: &lockedBuffer{}}
 	var err error
 	if w.store, err = sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "x.db")); err != nil {
@@ -113,7 +124,8 @@ func newWorldWith(t *testing.T, o fake.Options) *world {
 		t.Fatal(err)
 	}
 	srv := httptest.NewUnstartedServer(nil)
-	srv.Config = api.New(api.Options{Engine: w.engine, Log: log, Version: "test", HostNames: []string{"sandbox.example"}, MaxBody: 1 << 20}).HTTP()
+	server.Engine, server.Log, server.Version, server.HostNames, server.MaxBody = w.engine, log, "test", []string{"sandbox.example"}, 1<<20
+	srv.Config = api.New(server).HTTP()
 	srv.Start()
 	w.url = srv.URL
 	t.Cleanup(func() {

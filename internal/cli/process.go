@@ -127,7 +127,7 @@ func (a *App) attachCommand() *cobra.Command {
 				if from == "" {
 					at = client.FromEnd
 				}
-				session, err := p.Attach(cmd.Context(), at)
+				session, err := attach(cmd.Context(), p, at)
 				if err != nil {
 					return err
 				}
@@ -139,7 +139,7 @@ func (a *App) attachCommand() *cobra.Command {
 			}
 			if info.StdinOpen && !noStdin && !info.Terminal {
 				if in := a.pipedStdin(); in != nil {
-					session, err := p.Attach(cmd.Context(), at)
+					session, err := attach(cmd.Context(), p, at)
 					if err != nil {
 						return err
 					}

@@ -62,11 +62,31 @@ func (a *App) onTerminal(ctx context.Context, s *client.Sandbox, o client.Proces
 		return err
 	}
 	o.Terminal = t.size()
-	session, err := s.StartSession(ctx, o, client.SessionOptions{})
+	session, err := lasting(ctx, func(ctx context.Context) (*client.Session, error) {
+		return s.StartSession(ctx, o, client.SessionOptions{})
+	})
 	if err != nil {
 		return err
 	}
 	return a.converse(ctx, session, t)
+}
+
+// lasting opens a session that the end of ctx does not end, once it is there: there may
+// be something to say yet.
+func lasting(ctx context.Context, open func(context.Context) (*client.Session, error)) (*client.Session, error) {
+	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	unhook := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
+	s, err := open(life)
+	if !unhook() && err == nil {
+		s.Close()
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		end(err)
+	}
+	return s, err
 }
 
 // localTerminal is the terminal that this program runs on.
@@ -170,9 +190,16 @@ func (a *App) converse(ctx context.Context, session *client.Session, t *localTer
 	screen := io.MultiWriter(t.out, &t.modes)
 	for {
 		s := now()
-		unhook := context.AfterFunc(ctx, func() { a.letGo(ctx, s) })
+		gone := make(chan struct{})
+		unhook := context.AfterFunc(ctx, func() {
+			defer close(gone)
+			a.letGo(ctx, s)
+		})
 		result, err := s.Copy(screen, screen)
 		ended := !unhook()
+		if ended {
+			<-gone
+		}
 		if err == nil {
 			s.Close()
 			restore()
@@ -212,12 +239,17 @@ func (a *App) letGo(ctx context.Context, s *client.Session) {
 	_ = s.Detach()
 }
 
+// attach opens a session with a process.
+func attach(ctx context.Context, p *client.Process, from uint64) (*client.Session, error) {
+	return lasting(ctx, func(ctx context.Context) (*client.Session, error) { return p.Attach(ctx, from) })
+}
+
 // rejoin opens a session again after its connection broke.
 func rejoin(ctx context.Context, p *client.Process, from uint64) (*client.Session, error) {
 	const patience = time.Minute
 	end := time.Now().Add(patience)
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		s, err := p.Attach(ctx, from)
+		s, err := attach(ctx, p, from)
 		if err == nil || ringfence.CodeOf(err) != ringfence.CodeUnavailable || time.Now().After(end) {
 			return s, err
 		}
