@@ -13,6 +13,17 @@ import ringfence
 _PLAIN = (ringfence.CommandResult, ringfence.FileInfo, ringfence.SandboxInfo, ringfence.TemplateInfo)
 
 
+_WRAPPED = (
+    ringfence.AsyncSandbox,
+    ringfence.AsyncClient,
+    ringfence.AsyncCommands,
+    ringfence.AsyncFiles,
+    ringfence.AsyncProcess,
+    ringfence.AsyncTerminals,
+    ringfence.AsyncPorts,
+)
+
+
 class Facade:
     """Stands for an async object: its calls block, its iterators are iterators, its `async with` is a `with`."""
 
@@ -26,9 +37,9 @@ class Facade:
     def __repr__(self) -> str:
         return repr(self._target)
 
-    def __enter__(self) -> Facade:
-        self._loop.run_until_complete(self._target.__aenter__())
-        return self
+    def __enter__(self) -> Any:
+        entered = self._loop.run_until_complete(self._target.__aenter__())
+        return self if entered is self._target else self._wrap(entered)
 
     def __exit__(self, kind: Any, exc: Any, trace: Any) -> None:
         self._loop.run_until_complete(self._target.__aexit__(kind, exc, trace))
@@ -40,11 +51,12 @@ class Facade:
             return self._wrap(self._loop.run_until_complete(value))
         if inspect.isasyncgen(value):
             return self._iterate(value)
-        if isinstance(
-            value, (ringfence.AsyncSandbox, ringfence.AsyncClient, ringfence.AsyncCommands, ringfence.AsyncFiles)
-        ):
+        if isinstance(value, _WRAPPED) or hasattr(value, "__aenter__"):
             return Facade(self._loop, value)
         return value
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._iterate(self._target.__aiter__())
 
     def _iterate(self, iterator: Any) -> Iterator[Any]:
         try:

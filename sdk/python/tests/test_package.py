@@ -27,6 +27,10 @@ PAIRS = [
     (ringfence.Client, ringfence.AsyncClient),
     (ringfence.Commands, ringfence.AsyncCommands),
     (ringfence.Files, ringfence.AsyncFiles),
+    (ringfence.Process, ringfence.AsyncProcess),
+    (ringfence.Terminal, ringfence.AsyncTerminal),
+    (ringfence.Terminals, ringfence.AsyncTerminals),
+    (ringfence.Ports, ringfence.AsyncPorts),
 ]
 # Exported, but left out of `import *`, because builtins have the same names.
 BUILTIN_NAMES = {"FileNotFoundError", "FileExistsError"}

@@ -12,9 +12,10 @@ import {
   optionalStringMap,
   seconds,
 } from "./options.js";
+import { Process, type ProcessInfo, processInfo, Terminal } from "./process.js";
 import { type CommandResult, commandResult } from "./result.js";
 import { EventParser, type ServerSentEvent } from "./sse.js";
-import { isRecord, type Wire } from "./wire.js";
+import { isRecord, record, type Wire } from "./wire.js";
 
 /** The server's default deadline of a command, in seconds. */
 const defaultTimeoutSeconds = 30;
@@ -67,9 +68,51 @@ export interface RunOptions {
   onStdout?: OutputCallback | undefined;
   /** Called with standard error as it comes. What it throws kills the command and rejects the call. */
   onStderr?: OutputCallback | undefined;
+  /** A name for the process in {@link Commands.list}. */
+  tag?: string | undefined;
   /** Aborts the call and so kills the command. The call rejects with the signal's reason. */
   signal?: AbortSignal | undefined;
 }
+
+/** Options of {@link Commands.start}. */
+export interface StartOptions {
+  /** Directory to start in. Default: the sandbox's. */
+  cwd?: string | undefined;
+  /** Environment variables on top of the sandbox's. */
+  env?: Record<string, string> | undefined;
+  /** The same as `env`. */
+  envs?: Record<string, string> | undefined;
+  /** Who runs the command. Default: the sandbox's user. */
+  user?: string | undefined;
+  /**
+   * Text or bytes that it reads, and then an end of file; true: its standard input stays open for
+   * {@link Process.sendStdin}. Default: an end of file at once.
+   */
+  stdin?: string | Uint8Array | boolean | undefined;
+  /** Seconds until it is killed. Default null: never. */
+  timeout?: number | null | undefined;
+  /** The same as `timeout`. */
+  timeoutSeconds?: number | null | undefined;
+  /** The same in milliseconds. */
+  timeoutMs?: number | null | undefined;
+  /** A name for it in {@link Commands.list}; `connect("tag:NAME")` finds it. */
+  tag?: string | undefined;
+  /** Bytes of output that are kept, 65536 to 67108864; then the oldest go. Default 8388608. */
+  logBytes?: number | undefined;
+}
+
+const startOptions = [
+  "cwd",
+  "env",
+  "envs",
+  "user",
+  "stdin",
+  "timeout",
+  "timeoutSeconds",
+  "timeoutMs",
+  "tag",
+  "logBytes",
+] as const;
 
 const runOptions = [
   "cwd",
@@ -83,6 +126,8 @@ const runOptions = [
   "outputLimitBytes",
   "onStdout",
   "onStderr",
+  "tag",
+  "background",
   "signal",
 ] as const;
 
@@ -99,12 +144,14 @@ export function mustStream(timeoutSeconds: number | null | undefined, hasCallbac
 /** Runs commands in one sandbox. */
 export class Commands {
   readonly #client: Client;
+  readonly #sandboxPath: string;
   readonly #path: string;
   readonly #timing: Timing;
 
   /** @internal */
   constructor(client: Client, sandboxPath: string, timing: Timing = defaultTiming) {
     this.#client = client;
+    this.#sandboxPath = sandboxPath;
     this.#path = `${sandboxPath}/commands`;
     this.#timing = timing;
   }
@@ -122,9 +169,23 @@ export class Commands {
    * until then is unknown
    * @throws {@link APITimeoutError} when the server did not answer within 30 s after the deadline
    */
-  async run(command: string | readonly string[], options?: RunOptions): Promise<CommandResult> {
+  async run(command: string | readonly string[], options?: RunOptions): Promise<CommandResult>;
+  /** Starts it in the background, as {@link Commands.start} does. */
+  async run(
+    command: string | readonly string[],
+    options: StartOptions & { background: true },
+  ): Promise<Process>;
+  async run(
+    command: string | readonly string[],
+    options?: RunOptions | (StartOptions & { background: true }),
+  ): Promise<CommandResult | Process> {
     const where = "commands.run";
+    const { background, ...rest } = (options ?? {}) as Record<string, unknown>;
+    if (background === true) return this.start(command, rest);
     const given = checkOptions(where, options, runOptions);
+    if (background !== undefined && background !== false) {
+      throw new TypeError(`${where}: 'background' must be true or false`);
+    }
     const timeoutSeconds = seconds(where, given, "timeout");
     const outputLimit = optionalInteger(where, given, "outputLimitBytes");
     const onStdout = optionalFunction<OutputCallback>(where, given, "onStdout");
@@ -140,6 +201,7 @@ export class Commands {
         ...stdinField(where, given["stdin"]),
         timeout_seconds: timeoutSeconds,
         output_limit_bytes: outputLimit,
+        tag: optionalString(where, given, "tag"),
       },
       idempotent: false,
       signal: optionalSignal(where, given),
@@ -162,6 +224,99 @@ export class Commands {
     call.timeoutMs = ((timeoutSeconds ?? defaultTimeoutSeconds) + this.#timing.graceSeconds) * 1000;
     call.lateHint = "the server is overloaded or stuck; look at its log";
     return commandResult(await this.#client.json(call));
+  }
+
+  /**
+   * Starts a command in the background and resolves once it runs. It goes on when this program ends.
+   *
+   * @param command a string for the shell, or a program and its arguments, which no shell sees
+   */
+  async start(command: string | readonly string[], options?: StartOptions): Promise<Process> {
+    const where = "commands.start";
+    const given = checkOptions(where, options, startOptions);
+    const stdin = given["stdin"];
+    const open = stdin !== undefined && stdin !== false;
+    if (open && stdin !== true) stdinField(where, stdin);
+    const wire = await this.#client.json({
+      method: "POST",
+      path: `${this.#sandboxPath}/processes`,
+      json: {
+        ...commandField(where, command),
+        cwd: optionalString(where, given, "cwd"),
+        env: optionalStringMap(where, "env", either(where, given, ["env", "envs"])),
+        user: optionalString(where, given, "user"),
+        stdin: open,
+        timeout_seconds: seconds(where, given, "timeout") ?? null,
+        tag: optionalString(where, given, "tag"),
+        log_bytes: optionalInteger(where, given, "logBytes"),
+      },
+      idempotent: false,
+      unknownOutcome: "whether the command was started is unknown",
+    });
+    const process = new Process(this.#client, this.#sandboxPath, processInfo(wire));
+    if (open && stdin !== true) await process.sendStdin(stdin as string | Uint8Array, { close: true });
+    return process;
+  }
+
+  /**
+   * Lists the processes that were started through Ringfence, the oldest first.
+   *
+   * @param options tag: only those of that name; state: `"running"` or `"ended"` only
+   */
+  async list(options?: { tag?: string | undefined; state?: string | undefined }): Promise<ProcessInfo[]> {
+    const where = "commands.list";
+    const given = checkOptions(where, options, ["tag", "state"]);
+    const query = new URLSearchParams();
+    for (const name of ["tag", "state"]) {
+      const value = optionalString(where, given, name);
+      if (value !== undefined) query.set(name, value);
+    }
+    const path = `${this.#sandboxPath}/processes`;
+    const answer = record(
+      await this.#client.json({ method: "GET", path, query, idempotent: true }),
+      "a list",
+    );
+    return Array.isArray(answer["processes"]) ? answer["processes"].map(processInfo) : [];
+  }
+
+  /**
+   * Describes one process.
+   *
+   * @param process its id, its pid, or `"tag:NAME"` where exactly one has that tag
+   * @throws {@link ProcessNotFoundError} when there is none, or it ended more than 10 minutes ago
+   */
+  async get(process: string | number): Promise<ProcessInfo> {
+    return this.#get("commands.get", process);
+  }
+
+  /**
+   * Gives a handle of a process that was started before, here or elsewhere, also after it ended.
+   *
+   * @param process its id, its pid, or `"tag:NAME"` where exactly one has that tag
+   * @param options fromPosition: where in its output to begin. Default 0: with all that its log still holds
+   * @returns a {@link Terminal} where the process has one
+   * @throws {@link ProcessNotFoundError} when there is none, or it ended more than 10 minutes ago
+   */
+  async connect(process: string | number, options?: { fromPosition?: number | undefined }): Promise<Process> {
+    const where = "commands.connect";
+    const given = checkOptions(where, options, ["fromPosition"]);
+    const from = optionalInteger(where, given, "fromPosition", 0) ?? 0;
+    const info = await this.#get(where, process);
+    return new (info.pty ? Terminal : Process)(this.#client, this.#sandboxPath, info, from);
+  }
+
+  /** Kills a process with all that it started. @returns false when it had ended */
+  async kill(process: string | number): Promise<boolean> {
+    return (await this.connect(process)).kill();
+  }
+
+  async #get(where: string, process: unknown): Promise<ProcessInfo> {
+    const name = Number.isSafeInteger(process) ? String(process) : process;
+    if (typeof name !== "string" || name === "") {
+      throw new TypeError(`${where}: name the process by its id, its pid or "tag:NAME"`);
+    }
+    const path = `${this.#sandboxPath}/processes/${encodeURIComponent(name)}`;
+    return processInfo(await this.#client.json({ method: "GET", path, idempotent: true }));
   }
 }
 

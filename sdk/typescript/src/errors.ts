@@ -119,12 +119,12 @@ export class FilePermissionError extends APIError {}
 export class DiskFullError extends APIError {}
 /** The name is taken. */
 export class AlreadyExistsError extends APIError {}
+/** An archive holds what must not be unpacked: a path that leads out, a device, or too much. */
+export class ArchiveRefusedError extends APIError {}
+/** The file is not the one that the caller asked to change, or is there already. */
+export class PreconditionFailedError extends APIError {}
 /** Not allowed in the state that the sandbox is in. */
 export class FailedPreconditionError extends APIError {}
-/** The file is not the one that was named by its etag, or exists already. */
-export class PreconditionFailedError extends APIError {}
-/** An archive that is damaged, leads out of its directory, or is too large. */
-export class ArchiveRefusedError extends APIError {}
 /** A signed URL whose time has passed. */
 export class SignatureExpiredError extends APIError {}
 /** The body is over the server's limit. */
@@ -165,10 +165,10 @@ const classes: Record<string, ErrorClass> = {
   file_permission: FilePermissionError,
   disk_full: DiskFullError,
   already_exists: AlreadyExistsError,
+  archive_refused: ArchiveRefusedError,
+  precondition_failed: PreconditionFailedError,
   failed_precondition: FailedPreconditionError,
   not_yet_supported: NotYetSupportedError,
-  precondition_failed: PreconditionFailedError,
-  archive_refused: ArchiveRefusedError,
   signature_expired: SignatureExpiredError,
   too_large: TooLargeError,
   range_invalid: RangeInvalidError,
@@ -206,9 +206,9 @@ const names = {
   FilePermissionError,
   DiskFullError,
   AlreadyExistsError,
-  FailedPreconditionError,
-  PreconditionFailedError,
   ArchiveRefusedError,
+  PreconditionFailedError,
+  FailedPreconditionError,
   SignatureExpiredError,
   TooLargeError,
   RangeInvalidError,

@@ -31,12 +31,20 @@ export interface ReadTextOptions extends ReadOptions {
   encoding?: string | undefined;
 }
 
-/** Options of {@link Files.write} and {@link Files.makeDir}. */
+/** Options of {@link Files.makeDir} and of every write. */
 export interface WriteOptions extends FileOptions {
   /** Who will own what is made. Default: who acts. */
   owner?: string | undefined;
   /** Permission bits: a number such as `0o644`, or octal digits such as `"0644"`. */
   mode?: number | string | undefined;
+}
+
+/** Options of {@link Files.write}. */
+export interface WriteFileOptions extends WriteOptions {
+  /** Write only if there is nothing of that name. Default false. */
+  createOnly?: boolean | undefined;
+  /** Write only if the file is still the one whose `etag` this is. */
+  ifMatch?: string | undefined;
 }
 
 /** Options of {@link Files.writeMany}. */

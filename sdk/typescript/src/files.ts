@@ -13,11 +13,13 @@ import {
   type ReadOptions,
   type ReadTextOptions,
   type RemoveOptions,
+  type WriteFileOptions,
   type WriteManyOptions,
   type WriteOptions,
 } from "./file-options.js";
 import { checkOptions, optionalBoolean, optionalInteger, optionalSignal, optionalString } from "./options.js";
 import { saveStream } from "./platform/node.js";
+import { Trees } from "./trees.js";
 import { type FileData, openUpload } from "./upload.js";
 import { type FileInfo, fileInfo, record } from "./wire.js";
 
@@ -29,12 +31,13 @@ type Given = Readonly<Record<string, unknown>>;
  * absolute, {@link SandboxEndedError}, {@link NotFoundError} for an unknown sandbox and
  * {@link APIConnectionError}; and with a TypeError for what is wrong before anything is sent.
  */
-export class Files {
+export class Files extends Trees {
   readonly #client: Client;
   readonly #path: string;
 
   /** @internal */
   constructor(client: Client, sandboxPath: string) {
+    super(client, `${sandboxPath}/files`);
     this.#client = client;
     this.#path = `${sandboxPath}/files`;
   }
@@ -111,11 +114,19 @@ export class Files {
    * Writes a file of any size. The directories above it are made, and an older file is replaced in one step, when
    * all bytes are there. What the source of the data throws is rejected with, and the older file stays.
    *
+   * @throws {@link PreconditionFailedError} when `createOnly` or `ifMatch` does not hold; nothing was written
    * @throws {@link DiskFullError} when the sandbox's disk is full
    * @throws {@link IsDirectoryError} when the path is a directory
    */
-  async write(path: FilePath, data: FileData, options?: WriteOptions): Promise<FileInfo> {
-    const given = checkOptions("files.write", options, ["user", "signal", "owner", "mode"]);
+  async write(path: FilePath, data: FileData, options?: WriteFileOptions): Promise<FileInfo> {
+    const given = checkOptions("files.write", options, [
+      "user",
+      "signal",
+      "owner",
+      "mode",
+      "createOnly",
+      "ifMatch",
+    ]);
     return this.#write("files.write", path, data, given);
   }
 
@@ -165,15 +176,25 @@ export class Files {
     const depth = optionalInteger(where, given, "depth");
     const query = this.#query(where, path, given);
     if (depth !== undefined) query.set("depth", String(depth));
-    const answer = await this.#client.json({
-      method: "GET",
-      path: `${this.#path}/list`,
-      query,
-      idempotent: true,
-      signal: optionalSignal(where, given),
-    });
-    const entries = record(answer, "a list of files")["entries"];
-    return Array.isArray(entries) ? entries.map(fileInfo) : [];
+    const signal = optionalSignal(where, given);
+    const found: FileInfo[] = [];
+    for (;;) {
+      const answer = record(
+        await this.#client.json({
+          method: "GET",
+          path: `${this.#path}/list`,
+          query,
+          idempotent: true,
+          signal,
+        }),
+        "a list of files",
+      );
+      const entries = answer["entries"];
+      if (Array.isArray(entries)) found.push(...entries.map(fileInfo));
+      const cursor = answer["next_cursor"];
+      if (typeof cursor !== "string" || cursor === "") return found;
+      query.set("cursor", cursor);
+    }
   }
 
   /** Describes a file, directory or other entry. A symlink is described itself and not followed. */
@@ -373,7 +394,7 @@ export class Files {
           path: this.#path,
           query,
           body: upload.body,
-          headers: { "Content-Type": "application/octet-stream" },
+          headers: { "Content-Type": "application/octet-stream", ...conditions(where, given) },
           idempotent: false,
           signal,
           timeoutMs: null, // any size: only the network's own limits of silence apply
@@ -394,6 +415,15 @@ export class Files {
     if (user !== undefined) query.set("user", user);
     return query;
   }
+}
+
+/** Returns the headers of a conditional write. */
+function conditions(where: string, given: Given): Record<string, string> {
+  const headers: Record<string, string> = {};
+  if (optionalBoolean(where, given, "createOnly")) headers["If-None-Match"] = "*";
+  const etag = optionalString(where, given, "ifMatch");
+  if (etag !== undefined) headers["If-Match"] = etag;
+  return headers;
 }
 
 /** Reads a body into memory, straight into its place when its length is known: Response.arrayBuffer is slower. */

@@ -7,7 +7,7 @@
  * @packageDocumentation
  */
 
-export type { OutputCallback, RunOptions } from "./commands.js";
+export type { OutputCallback, RunOptions, StartOptions } from "./commands.js";
 export { Commands } from "./commands.js";
 export type { ConnectionOptions } from "./config.js";
 export type { ErrorDetails } from "./errors.js";
@@ -55,15 +55,24 @@ export type {
   ReadOptions,
   ReadTextOptions,
   RemoveOptions,
+  WriteFileOptions,
   WriteManyOptions,
   WriteOptions,
 } from "./file-options.js";
 export { Files } from "./files.js";
+export type { Unpacked } from "./platform/directory.js";
 export { LocalFile, localFile } from "./platform/node.js";
+export type { Metrics, PortInfo, SandboxEvent } from "./ports.js";
+export { Ports } from "./ports.js";
+export type { Output, ProcessExit, ProcessInfo, WaitOptions } from "./process.js";
+export { Process, Terminal } from "./process.js";
 export type { CommandEndReason } from "./result.js";
 export { CommandExitError, CommandResult } from "./result.js";
 export type { ConnectOptions, CreateOptions, ListSandboxesOptions, NetworkConfig } from "./sandbox.js";
 export { Sandbox } from "./sandbox.js";
+export type { TerminalOptions } from "./terminals.js";
+export { Terminals } from "./terminals.js";
+export type { ArchiveFormat, FileChange, FileMatch, SearchOptions, Watch } from "./trees.js";
 export type { FileData } from "./upload.js";
 export { VERSION } from "./version.js";
 export type { FileInfo, NetworkInfo, SandboxInfo, SandboxState } from "./wire.js";

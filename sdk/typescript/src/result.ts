@@ -1,4 +1,4 @@
-import { type Bytes, decodeBase64, encodeUtf8 } from "./bytes.js";
+import { type Bytes, decodeBase64, decodeUtf8, encodeUtf8 } from "./bytes.js";
 import { badResponse, RingfenceError } from "./errors.js";
 import { isRecord, type Wire } from "./wire.js";
 
@@ -73,6 +73,29 @@ export class CommandResult {
   /** Standard error, byte for byte. */
   get stderrBytes(): Bytes {
     return this.#stderrBytes ?? encodeUtf8(this.stderr);
+  }
+
+  /** @internal Returns the same end with the output that a reader gathered. */
+  withOutput(
+    stdoutBytes: Bytes,
+    stderrBytes: Bytes,
+    stdoutTruncated: boolean,
+    stderrTruncated: boolean,
+  ): CommandResult {
+    return new CommandResult({
+      id: this.id,
+      exitCode: this.exitCode,
+      reason: this.reason,
+      signal: this.signal,
+      durationMs: this.durationMs,
+      startedAt: this.startedAt,
+      stdout: decodeUtf8(stdoutBytes),
+      stderr: decodeUtf8(stderrBytes),
+      stdoutBytes,
+      stderrBytes,
+      stdoutTruncated,
+      stderrTruncated,
+    });
   }
 
   /**

@@ -9,11 +9,14 @@ import {
   either,
   optionalBoolean,
   optionalInteger,
+  optionalSignal,
   optionalString,
   optionalStringMap,
   optionalStrings,
   seconds,
 } from "./options.js";
+import { events, type Metrics, metrics, Ports, type SandboxEvent } from "./ports.js";
+import { Terminals } from "./terminals.js";
 import { record, type SandboxInfo, sandboxInfo } from "./wire.js";
 
 /** What may leave a sandbox. Until the server's gateway forwards, a sandbox has no network whatever is said here. */
@@ -131,6 +134,11 @@ export class Sandbox implements AsyncDisposable {
   readonly commands: Commands;
   /** Its files. */
   readonly files: Files;
+  /** Opens terminals in it. */
+  readonly pty: Terminals;
+  /** Reaches what listens in it. */
+  readonly ports: Ports;
+  readonly #data: Client;
   readonly #control: Client | undefined;
   readonly #accessToken: string | undefined;
 
@@ -143,7 +151,11 @@ export class Sandbox implements AsyncDisposable {
     this.#accessToken = parts.accessToken;
     this.commands = new Commands(parts.data, sandboxPath(parts.id));
     this.files = new Files(parts.data, sandboxPath(parts.id));
-    for (const part of ["commands", "files"]) Object.defineProperty(this, part, { enumerable: false });
+    this.pty = new Terminals(parts.data, sandboxPath(parts.id));
+    this.ports = new Ports(parts.data, sandboxPath(parts.id));
+    this.#data = parts.data;
+    for (const part of ["commands", "files", "pty", "ports"])
+      Object.defineProperty(this, part, { enumerable: false });
   }
 
   /** The same as `id`. */
@@ -293,6 +305,53 @@ export class Sandbox implements AsyncDisposable {
   /** Describes this sandbox as it is now, also after its end. */
   async getInfo(): Promise<SandboxInfo> {
     return getInfo(this.#controlClient(), this.id, undefined);
+  }
+
+  /** Gives what the sandbox uses now: processor, memory, disk, network. */
+  async metrics(): Promise<Metrics> {
+    const path = `${sandboxPath(this.id)}/metrics`;
+    return metrics(
+      record(await this.#data.json({ method: "GET", path, idempotent: true }), "metrics")["now"],
+    );
+  }
+
+  /**
+   * Gives what the sandbox used, a sample every 5 seconds, of the last 24 hours, as far as the server has run.
+   *
+   * @param options since, until: instants. Default: all
+   */
+  async metricsHistory(options?: { since?: Date | undefined; until?: Date | undefined }): Promise<Metrics[]> {
+    const where = "sandbox.metricsHistory";
+    const given = checkOptions(where, options, ["since", "until"]);
+    const query = new URLSearchParams();
+    for (const [name, field] of [
+      ["since", "from"],
+      ["until", "to"],
+    ] as const) {
+      const value = given[name];
+      if (value === undefined) continue;
+      if (!(value instanceof Date)) throw new TypeError(`${where}: '${name}' must be a Date`);
+      query.set(field, value.toISOString().replace("Z", "000Z"));
+    }
+    const path = `${sandboxPath(this.id)}/metrics`;
+    const answer = record(await this.#data.json({ method: "GET", path, query, idempotent: true }), "metrics");
+    return Array.isArray(answer["samples"]) ? answer["samples"].map(metrics) : [];
+  }
+
+  /**
+   * Gives what happens to the sandbox, for as long as it is iterated over. A connection that breaks is made again; what
+   * could not be kept meanwhile shows as an event `"gap"`.
+   *
+   * @param options after: the id of an event, to go on behind it. Default: with all that the server still has
+   */
+  events(options?: {
+    after?: string | undefined;
+    signal?: AbortSignal | undefined;
+  }): AsyncGenerator<SandboxEvent, void, undefined> {
+    const where = "sandbox.events";
+    const given = checkOptions(where, options, ["after", "signal"]);
+    const path = `${sandboxPath(this.id)}/events`;
+    return events(this.#data, path, optionalString(where, given, "after"), optionalSignal(where, given));
   }
 
   /** Ends this sandbox and deletes what is in it. One that ended before is a success as well. */

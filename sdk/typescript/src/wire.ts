@@ -112,6 +112,10 @@ export interface FileInfo {
   modifiedAt: Date;
   /** What a symlink points at; null for everything else. */
   target: string | null;
+  /** Changes whenever the file does; for `ifMatch` of {@link Files.write}. null from a server that has none. */
+  etag: string | null;
+  /** Extended attributes of the namespace "user", as {@link Files.setMetadata} sets them; only of {@link Files.getInfo}. */
+  metadata: Record<string, string>;
   /** The path byte for byte; only there when it is not UTF-8. Every method of `files` takes it as a path. */
   pathBytes?: Bytes;
 }
@@ -130,6 +134,8 @@ export function fileInfo(value: unknown): FileInfo {
     group: string(wire["group"]),
     modifiedAt: new Date(string(wire["modified_at"])),
     target: stringOrNull(wire["target"]),
+    etag: stringOrNull(wire["etag"]),
+    metadata: { ...(isRecord(wire["metadata"]) ? (wire["metadata"] as Record<string, string>) : {}) },
   };
   if (typeof wire["path_base64"] === "string") info.pathBytes = decodeBase64(wire["path_base64"]);
   return info;

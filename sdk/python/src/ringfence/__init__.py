@@ -12,10 +12,14 @@
 The tree of errors is in the docstring of RingfenceError's module: `help(ringfence._exceptions)`.
 """
 
+from ._archive import Unpacked
 from ._async._client import AsyncClient
 from ._async._commands import AsyncCommands
 from ._async._files import AsyncFiles
+from ._async._ports import AsyncPorts
+from ._async._processes import AsyncProcess, AsyncTerminal
 from ._async._sandbox import AsyncSandbox
+from ._async._terminals import AsyncTerminals
 from ._exceptions import (
     AlreadyExistsError,
     APIConnectionError,
@@ -56,11 +60,17 @@ from ._exceptions import (
 # of the builtin ones: `except FileNotFoundError` catches them as it is.
 from ._exceptions import FileExistsError as FileExistsError
 from ._exceptions import FileNotFoundError as FileNotFoundError
+from ._file_models import FileChange, FileMatch, SearchResult
 from ._models import CommandResult, FileInfo, NetworkConfig, SandboxInfo, SecretStr, TemplateInfo
+from ._port_models import Event, Metrics, PortInfo
+from ._process_models import Output, ProcessExit, ProcessInfo
 from ._sync._client import Client
 from ._sync._commands import Commands
 from ._sync._files import Files
+from ._sync._ports import Ports
+from ._sync._processes import Process, Terminal
 from ._sync._sandbox import Sandbox
+from ._sync._terminals import Terminals
 from ._version import __version__
 
 __all__ = [
@@ -69,11 +79,15 @@ __all__ = [
     "APIResponseError",
     "APITimeoutError",
     "AlreadyExistsError",
+    "ArchiveRefusedError",
     "AsyncClient",
     "AsyncCommands",
     "AsyncFiles",
+    "AsyncPorts",
+    "AsyncProcess",
     "AsyncSandbox",
-    "ArchiveRefusedError",
+    "AsyncTerminal",
+    "AsyncTerminals",
     "AuthenticationError",
     "CanceledError",
     "Client",
@@ -83,21 +97,31 @@ __all__ = [
     "DeadlineExceededError",
     "DirectoryNotEmptyError",
     "DiskFullError",
+    "Event",
     "FailedPreconditionError",
+    "FileChange",
     "FileInfo",
+    "FileMatch",
     "FilePermissionError",
     "Files",
     "InternalError",
     "InvalidArgumentError",
     "IsDirectoryError",
+    "Metrics",
     "MisdirectedError",
     "NetworkConfig",
     "NotDirectoryError",
     "NotFoundError",
     "NotYetSupportedError",
+    "Output",
     "PermissionDeniedError",
+    "PortInfo",
     "PortNotListeningError",
+    "Ports",
     "PreconditionFailedError",
+    "Process",
+    "ProcessExit",
+    "ProcessInfo",
     "ProcessNotFoundError",
     "RangeInvalidError",
     "ResourceExhaustedError",
@@ -105,11 +129,15 @@ __all__ = [
     "Sandbox",
     "SandboxEndedError",
     "SandboxInfo",
+    "SearchResult",
     "SecretStr",
     "SignatureExpiredError",
     "TemplateInfo",
     "TemplateNotFoundError",
+    "Terminal",
+    "Terminals",
     "TooLargeError",
     "UnavailableError",
+    "Unpacked",
     "__version__",
 ]

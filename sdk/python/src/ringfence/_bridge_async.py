@@ -85,6 +85,11 @@ async def sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
+async def in_thread(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Make a call that blocks on local files."""
+    return await asyncio.to_thread(call, *args, **kwargs)
+
+
 async def gather(calls: Sequence[Callable[[], Awaitable[T]]], limit: int) -> list[T]:
     """Make all calls, at most limit at once. The first failure ends the others and is raised."""
     results: dict[int, T] = {}

@@ -70,6 +70,11 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def in_thread(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Make a call that blocks on local files."""
+    return call(*args, **kwargs)
+
+
 def gather(calls: Sequence[Callable[[], T]], limit: int) -> list[T]:
     """Make all calls, at most limit at once. The first failure stops those that have not begun and is raised."""
     if not calls:

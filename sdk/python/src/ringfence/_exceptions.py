@@ -22,10 +22,10 @@ Every error is a RingfenceError:
         ├── FilePermissionError       file_permission; also a builtin PermissionError
         ├── DiskFullError             disk_full; also a builtin OSError
         ├── AlreadyExistsError        already_exists
-        ├── FailedPreconditionError   failed_precondition, process_ended, stdin_closed: not in the state that it is in
+        ├── FailedPreconditionError   failed_precondition, process_ended, stdin_closed: not in its present state
+        ├── ArchiveRefusedError       archive_refused; also raised by download_dir
+        ├── PreconditionFailedError   precondition_failed: of a conditional write
         ├── NotYetSupportedError      not_yet_supported: known, and refused until it exists
-        ├── PreconditionFailedError   precondition_failed
-        ├── ArchiveRefusedError       archive_refused
         ├── SignatureExpiredError     signature_expired
         ├── TooLargeError             too_large
         ├── RangeInvalidError         range_invalid
@@ -235,6 +235,18 @@ class AlreadyExistsError(APIError):
     code = "already_exists"
 
 
+class ArchiveRefusedError(APIError):
+    """An archive holds what must not be unpacked: a path that leads out, a device, or too much."""
+
+    code = "archive_refused"
+
+
+class PreconditionFailedError(APIError):
+    """The file is not the one that the caller asked to change, or is there already."""
+
+    code = "precondition_failed"
+
+
 class FailedPreconditionError(APIError):
     """Not allowed in the state that the sandbox is in."""
 
@@ -245,18 +257,6 @@ class NotYetSupportedError(APIError):
     """Known, and refused by name until it exists."""
 
     code = "not_yet_supported"
-
-
-class PreconditionFailedError(APIError):
-    """The file is not the one that was named by its etag, or exists already."""
-
-    code = "precondition_failed"
-
-
-class ArchiveRefusedError(APIError):
-    """An archive that is damaged, leads out of its directory, or is too large."""
-
-    code = "archive_refused"
 
 
 class SignatureExpiredError(APIError):
@@ -342,10 +342,10 @@ _BY_CODE: dict[str, type[APIError]] = {
         FilePermissionError,
         DiskFullError,
         AlreadyExistsError,
+        ArchiveRefusedError,
+        PreconditionFailedError,
         FailedPreconditionError,
         NotYetSupportedError,
-        PreconditionFailedError,
-        ArchiveRefusedError,
         SignatureExpiredError,
         TooLargeError,
         RangeInvalidError,

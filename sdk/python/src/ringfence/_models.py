@@ -6,7 +6,7 @@ import base64
 import datetime
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from ._exceptions import APIResponseError, CommandExitError
@@ -349,6 +349,20 @@ class CommandResult:
             id=r.text_or_none("id") or "",
         )
 
+    def _with_output(self, stdout: StreamTail, stderr: StreamTail, lost: bool) -> CommandResult:
+        """Return the result with the output that a reader gathered; lost: some had gone before it came."""
+        out, err = stdout.value(), stderr.value()
+        return replace(
+            self,
+            stdout=out.decode("utf-8", "replace"),
+            stderr=err.decode("utf-8", "replace"),
+            stdout_bytes=out,
+            stderr_bytes=err,
+            truncated=lost or stdout.truncated or stderr.truncated,
+            stdout_truncated=lost or stdout.truncated,
+            stderr_truncated=lost or stderr.truncated,
+        )
+
 
 def _output(r: _Reader, stream: str) -> tuple[str, bytes]:
     text, encoded = r.text(stream), r.text_or_none(stream + "_base64")
@@ -405,6 +419,8 @@ class FileInfo:
         group: the group's name, or the number where there is none.
         modified_at: in UTC.
         target: where a symlink points, else None.
+        etag: changes whenever the file does; for `write(if_match=…)`.
+        metadata: extended attributes of the namespace "user", as `set_metadata` sets them; only of `get_info`.
     """
 
     path: str
@@ -418,6 +434,8 @@ class FileInfo:
     group: str
     modified_at: datetime.datetime
     target: str | None
+    etag: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=lambda: {})
 
     @property
     def is_dir(self) -> bool:
@@ -449,4 +467,6 @@ class FileInfo:
             group=r.text("group"),
             modified_at=r.time("modified_at"),
             target=r.text_or_none("target"),
+            etag=r.text_or_none("etag"),
+            metadata=r.mapping("metadata"),
         )

@@ -84,6 +84,10 @@ class OutputStream:
             chunk = decode_base64(encoded, "output event")
         else:
             raise APIResponseError("the server sent an output event with neither text nor base64")
+        return self.add(chunk)
+
+    def add(self, chunk: bytes) -> str:
+        """Take the next bytes and return the text that they complete."""
         self.tail.append(chunk)
         return self._decoder.decode(chunk)
 

@@ -194,6 +194,11 @@ def path_param(call: str, name: str, path: object) -> tuple[str, str]:
         return name + "_base64", base64.b64encode(path).decode("ascii")
 
 
+def path_text(path: str | bytes | os.PathLike[str]) -> str:
+    """Return a path as str; bytes that are not UTF-8 become surrogate escapes."""
+    return os.fsdecode(path)
+
+
 def error_of(response: httpx.Response, body: bytes, url: str) -> APIError | APIResponseError:
     """Return the error that an answer with a status of 300 or more stands for."""
     request_id = response.headers.get("x-request-id")

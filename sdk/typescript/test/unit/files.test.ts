@@ -72,6 +72,8 @@ describe("files.write", () => {
         group: "root",
         modifiedAt: new Date("2026-11-30T20:00:00.123Z"),
         target: null,
+        etag: null,
+        metadata: {},
       });
     });
   }

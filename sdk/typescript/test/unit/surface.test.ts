@@ -37,7 +37,9 @@ test("the exports are these and no others", () => {
     "NotYetSupportedError",
     "PermissionDeniedError",
     "PortNotListeningError",
+    "Ports",
     "PreconditionFailedError",
+    "Process",
     "ProcessNotFoundError",
     "RangeInvalidError",
     "ResourceExhaustedError",
@@ -46,6 +48,8 @@ test("the exports are these and no others", () => {
     "SandboxEndedError",
     "SignatureExpiredError",
     "TemplateNotFoundError",
+    "Terminal",
+    "Terminals",
     "TooLargeError",
     "UnavailableError",
     "VERSION",
@@ -64,11 +68,46 @@ test("the members are these and no others", () => {
   assert.deepEqual(own(sdk.Sandbox), [
     String(Symbol.asyncDispose),
     "accessToken",
+    "events",
     "getInfo",
     "kill",
+    "metrics",
+    "metricsHistory",
     "sandboxId",
   ]);
-  assert.deepEqual(own(sdk.Commands), ["run"]);
+  assert.deepEqual(own(sdk.Commands), ["connect", "get", "kill", "list", "run", "start"]);
+  const symbols = [Symbol.asyncDispose, Symbol.asyncIterator].map(String).sort();
+  assert.deepEqual(own(sdk.Process), [
+    ...symbols,
+    "closeStdin",
+    "getInfo",
+    "info",
+    "kill",
+    "lost",
+    "position",
+    "result",
+    "sendStdin",
+    "setSize",
+    "signal",
+    "wait",
+  ]);
+  assert.deepEqual(own(sdk.Terminal), ["resize", "send"]);
+  assert.deepEqual(own(sdk.Terminals), ["connect", "create"]);
+  assert.deepEqual(own(sdk.Ports), ["link", "list", "publish", "unpublish", "url"]);
+  assert.deepEqual(own(Object.getPrototypeOf(sdk.Files)), [
+    "checksum",
+    "chmod",
+    "copy",
+    "downloadDir",
+    "downloadUrl",
+    "readArchive",
+    "search",
+    "setMetadata",
+    "uploadDir",
+    "uploadUrl",
+    "watch",
+    "writeArchive",
+  ]);
   assert.deepEqual(own(sdk.Files), [
     "exists",
     "getInfo",
@@ -84,7 +123,7 @@ test("the members are these and no others", () => {
     "write",
     "writeMany",
   ]);
-  assert.deepEqual(own(sdk.CommandResult), ["check", "stderrBytes", "stdoutBytes"]);
+  assert.deepEqual(own(sdk.CommandResult), ["check", "stderrBytes", "stdoutBytes", "withOutput"]);
 });
 
 test("every error has its own name and is below RingfenceError", () => {

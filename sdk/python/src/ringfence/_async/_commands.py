@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast, overload
+from urllib.parse import quote
 
 from .. import _bridge_async as bridge
 from .. import _options as check
@@ -13,10 +14,13 @@ from .. import _sse as sse
 from .. import _wire as wire
 from .._bridge_async import OutputCallback
 from .._exceptions import APIConnectionError, APIResponseError
-from .._models import CommandResult
+from .._models import CommandResult, json_list
+from .._process_models import ProcessInfo, process_path
 from ._client import AsyncClient
+from ._processes import AsyncProcess, AsyncTerminal
 
 _RUN = "commands.run"
+_START = "commands.start"
 
 
 class AsyncCommands:
@@ -24,12 +28,15 @@ class AsyncCommands:
 
     def __init__(self, client: AsyncClient, sandbox_id: str) -> None:
         self._client = client
+        self._sandbox_path = wire.sandbox_path(sandbox_id)
         self._path = wire.sandbox_path(sandbox_id, "commands")
 
+    @overload
     async def run(
         self,
         cmd: str | Sequence[str],
         *,
+        background: Literal[False] = False,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         envs: Mapping[str, str] | None = None,
@@ -38,9 +45,44 @@ class AsyncCommands:
         timeout: float | check.Unset | None = check.UNSET,
         timeout_seconds: float | check.Unset | None = check.UNSET,
         output_limit_bytes: int | None = None,
+        tag: str | None = None,
         on_stdout: OutputCallback | None = None,
         on_stderr: OutputCallback | None = None,
-    ) -> CommandResult:
+    ) -> CommandResult: ...
+
+    @overload
+    async def run(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        background: Literal[True],
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        envs: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: str | bytes | bool | None = None,
+        timeout: float | check.Unset | None = check.UNSET,
+        timeout_seconds: float | check.Unset | None = check.UNSET,
+        tag: str | None = None,
+    ) -> AsyncProcess: ...
+
+    async def run(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        background: bool = False,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        envs: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: str | bytes | bool | None = None,
+        timeout: float | check.Unset | None = check.UNSET,
+        timeout_seconds: float | check.Unset | None = check.UNSET,
+        output_limit_bytes: int | None = None,
+        tag: str | None = None,
+        on_stdout: OutputCallback | None = None,
+        on_stderr: OutputCallback | None = None,
+    ) -> CommandResult | AsyncProcess:
         r"""Run a command and return how it ended. A failure of the command is a result, not an exception.
 
         Past its deadline the command and all that it started are killed; the result holds the output so far, with
@@ -49,6 +91,7 @@ class AsyncCommands:
 
         Args:
             cmd: a line for the sandbox's shell, or a list: a program and its arguments, without a shell.
+            background: do not wait: return an AsyncProcess at once, as `start()` does; no deadline unless one is given.
             cwd: an absolute working directory. Default: the template's.
             env: variables for the command, over those of the sandbox.
             envs: another name of env.
@@ -58,12 +101,13 @@ class AsyncCommands:
             timeout_seconds: another name of timeout.
             output_limit_bytes: how much of each stream the result keeps, 1 to 67108864. Default 10485760. Of more, the
                 tail is kept, `truncated` says so, and the command goes on.
+            tag: a name for the process in `list()`.
             on_stdout: called with each piece of text of stdout as it arrives, and all of it, whatever the limit.
                 Characters are whole; bytes that are not UTF-8 become U+FFFD.
             on_stderr: the same for stderr.
 
         Returns:
-            A CommandResult; `result.check()` raises if the exit code is not 0.
+            A CommandResult; `result.check()` raises if the exit code is not 0. With background, an AsyncProcess.
 
         Raises:
             InvalidArgumentError: cwd or user does not exist in the sandbox, or an option is out of its range.
@@ -72,7 +116,27 @@ class AsyncCommands:
                 kills a command whose caller is gone. The call is never repeated by itself.
             TypeError, ValueError: an option is wrong; nothing was sent.
         """
+        if check.boolean(_RUN, "background", background):
+            if output_limit_bytes is not None or on_stdout is not None or on_stderr is not None:
+                raise TypeError(
+                    f"{_RUN}: with background, output_limit_bytes, on_stdout and on_stderr go to process.wait()"
+                )
+            return await self.start(
+                cmd,
+                cwd=cwd,
+                env=env,
+                envs=envs,
+                user=user,
+                stdin=stdin,
+                timeout=timeout,
+                timeout_seconds=timeout_seconds,
+                tag=tag,
+            )
+        if isinstance(stdin, bool):
+            raise TypeError(f"{_RUN}: stdin must be str or bytes; one that stays open goes with background=True")
         body, limit = _body(cmd, cwd, env, envs, user, stdin, timeout, timeout_seconds, output_limit_bytes)
+        if tag is not None:
+            body["tag"] = check.text(_RUN, "tag", tag)
         bridge.check_callback(_RUN, "on_stdout", on_stdout)
         bridge.check_callback(_RUN, "on_stderr", on_stderr)
         call = wire.Call("POST", self._path, json=body)
@@ -85,6 +149,112 @@ class AsyncCommands:
         call.headers["Accept"] = "text/event-stream"
         call.read_timeout = max(wire.STREAM_SILENCE, patience or 0.0)
         return await self._streamed(call, limit, on_stdout, on_stderr)
+
+    async def start(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        envs: Mapping[str, str] | None = None,
+        user: str | None = None,
+        stdin: str | bytes | bool | None = None,
+        timeout: float | check.Unset | None = check.UNSET,
+        timeout_seconds: float | check.Unset | None = check.UNSET,
+        tag: str | None = None,
+        log_bytes: int | None = None,
+    ) -> AsyncProcess:
+        """Start a command in the background and return once it runs. It goes on when this program ends.
+
+        Args:
+            cmd: a line for the sandbox's shell, or a list: a program and its arguments, without a shell.
+            cwd: an absolute working directory. Default: the template's.
+            env: variables for the command, over those of the sandbox.
+            envs: another name of env.
+            user: who runs it. Default: the sandbox's user.
+            stdin: text or bytes that it reads, and then an end of file; True: its standard input stays open for
+                `process.send_stdin()`. Default: nothing, an end of file at once.
+            timeout: seconds until it is killed. Default None: no deadline.
+            timeout_seconds: another name of timeout.
+            tag: a name for it in `list()`; `connect("tag:NAME")` finds it.
+            log_bytes: how many bytes of output are kept, 65536 to 67108864; then the oldest go. Default 8388608.
+
+        Returns:
+            An AsyncProcess: iterate over it, or wait for it.
+        """
+        body, _ = _body(cmd, cwd, env, envs, user, None, timeout, timeout_seconds, None, call=_START, deadline=None)
+        content: bytes | None = None
+        if isinstance(stdin, bool):
+            body["stdin"] = stdin
+        elif isinstance(stdin, (bytes, bytearray, memoryview)):
+            content = bytes(stdin)
+        elif stdin is not None:
+            content = check.text(_START, "stdin", stdin).encode()
+        if content is not None:
+            body["stdin"] = True
+        if tag is not None:
+            body["tag"] = check.text(_START, "tag", tag)
+        if (size := check.integer_or_none(_START, "log_bytes", log_bytes)) is not None:
+            body["log_bytes"] = size
+        answer = await self._client._json(wire.Call("POST", self._sandbox_path + "/processes", json=body))
+        process = AsyncProcess(self._client, self._sandbox_path, ProcessInfo._from_json(answer))
+        if content is not None:
+            await process.send_stdin(content, close=True)
+        return process
+
+    async def list(self, *, tag: str | None = None, state: str | None = None) -> list[ProcessInfo]:
+        """Return the processes that were started through Ringfence, the oldest first.
+
+        Args:
+            tag: only those with this tag.
+            state: "running" or "ended"; ended ones are kept for 10 minutes. Default: both.
+        """
+        params: list[tuple[str, str]] = []
+        for name, value in (("tag", tag), ("state", state)):
+            if value is not None:
+                params.append((name, check.text("commands.list", name, value)))
+        answer = await self._client._json(wire.Call("GET", self._sandbox_path + "/processes", params=params))
+        return [ProcessInfo._from_json(item) for item in json_list(answer, "processes")]
+
+    async def get(self, process: str | int) -> ProcessInfo:
+        """Return one process.
+
+        Args:
+            process: its id, its pid, or "tag:NAME" where exactly one has that tag.
+
+        Raises:
+            ProcessNotFoundError: there is none, or it ended more than 10 minutes ago.
+        """
+        return await _get(self._client, self._sandbox_path, process, "commands.get")
+
+    async def connect(self, process: str | int, *, from_position: int = 0) -> AsyncProcess:
+        """Return a handle of a process that was started before, here or elsewhere, also after it ended.
+
+        Args:
+            process: its id, its pid, or "tag:NAME" where exactly one has that tag.
+            from_position: where in its output to begin. Default 0: with all that its log still holds.
+
+        Returns:
+            An AsyncProcess; an AsyncTerminal where the process has a terminal.
+
+        Raises:
+            ProcessNotFoundError: there is none, or it ended more than 10 minutes ago.
+        """
+        call = "commands.connect"
+        position = check.integer_or_none(call, "from_position", from_position) or 0
+        if position < 0:
+            raise ValueError(f"{call}: from_position must not be negative")
+        info = await _get(self._client, self._sandbox_path, process, call)
+        kind = AsyncTerminal if info.pty else AsyncProcess
+        return kind(self._client, self._sandbox_path, info, position)
+
+    async def kill(self, process: str | int) -> bool:
+        """Kill a process with all that it started. False: it had ended.
+
+        Args:
+            process: its id, its pid, or "tag:NAME" where exactly one has that tag.
+        """
+        return await (await self.connect(process)).kill()
 
     async def _streamed(
         self, call: wire.Call, limit: int, on_stdout: OutputCallback | None, on_stderr: OutputCallback | None
@@ -121,6 +291,11 @@ class AsyncCommands:
         )
 
 
+async def _get(client: AsyncClient, sandbox_path: str, process: object, call: str) -> ProcessInfo:
+    name = quote(process_path(process, call), safe=":")
+    return ProcessInfo._from_json(await client._json(wire.Call("GET", f"{sandbox_path}/processes/{name}")))
+
+
 def _body(
     cmd: object,
     cwd: object,
@@ -131,33 +306,36 @@ def _body(
     timeout: float | check.Unset | None,
     timeout_seconds: float | check.Unset | None,
     output_limit_bytes: object,
+    *,
+    call: str = _RUN,
+    deadline: float | None = wire.DEFAULT_COMMAND_TIMEOUT,
 ) -> tuple[dict[str, Any], int]:
     """Return the request's body, and how much of each stream a result keeps."""
     body: dict[str, Any] = {}
     if isinstance(cmd, str):
-        body["command"] = check.text(_RUN, "cmd", cmd)
+        body["command"] = check.text(call, "cmd", cmd)
     elif isinstance(cmd, (list, tuple)):
-        body["args"] = check.text_list(_RUN, "cmd", cast("object", cmd))
+        body["args"] = check.text_list(call, "cmd", cast("object", cmd))
     else:
-        raise TypeError(f"{_RUN}: cmd must be a str for the shell or a list of str, got {type(cmd).__name__}")
+        raise TypeError(f"{call}: cmd must be a str for the shell or a list of str, got {type(cmd).__name__}")
     if cwd is not None:
-        body["cwd"] = check.text(_RUN, "cwd", cwd)
-    variables = check.text_mapping(_RUN, "env", check.one_of_optional(_RUN, "env", env, "envs", envs))
+        body["cwd"] = check.text(call, "cwd", cwd)
+    variables = check.text_mapping(call, "env", check.one_of_optional(call, "env", env, "envs", envs))
     if variables is not None:
         body["env"] = variables
     if user is not None:
-        body["user"] = check.text(_RUN, "user", user)
+        body["user"] = check.text(call, "user", user)
     if isinstance(stdin, (bytes, bytearray, memoryview)):
         body["stdin_base64"] = base64.b64encode(cast("bytes", stdin)).decode("ascii")
     elif isinstance(stdin, str):
-        body["stdin"] = check.text(_RUN, "stdin", stdin)
+        body["stdin"] = check.text(call, "stdin", stdin)
     elif stdin is not None:
-        raise TypeError(f"{_RUN}: stdin must be a str or bytes, got {type(stdin).__name__}")
-    seconds = check.one_of(_RUN, "timeout", timeout, "timeout_seconds", timeout_seconds)
+        raise TypeError(f"{call}: stdin must be a str or bytes, got {type(stdin).__name__}")
+    seconds = check.one_of(call, "timeout", timeout, "timeout_seconds", timeout_seconds)
     if isinstance(seconds, check.Unset):
-        seconds = wire.DEFAULT_COMMAND_TIMEOUT
-    body["timeout_seconds"] = None if seconds is None else check.number(_RUN, "timeout", seconds)
-    limit = check.integer_or_none(_RUN, "output_limit_bytes", output_limit_bytes)
+        seconds = deadline
+    body["timeout_seconds"] = None if seconds is None else check.number(call, "timeout", seconds)
+    limit = check.integer_or_none(call, "output_limit_bytes", output_limit_bytes)
     if limit is not None:
         body["output_limit_bytes"] = limit
     return body, max(1, limit or wire.DEFAULT_OUTPUT_LIMIT)

@@ -16,6 +16,7 @@ from .._exceptions import FileNotFoundError, NotDirectoryError
 from .._models import FileInfo, json_list
 from .._source import Writable
 from ._client import AsyncClient, _timeout
+from ._trees import AsyncTrees, _user
 
 Path: TypeAlias = str | bytes | os.PathLike[str]
 Seconds: TypeAlias = float | check.Unset | None
@@ -25,7 +26,7 @@ _Infos: TypeAlias = list[FileInfo]
 _CONCURRENCY = 8
 
 
-class AsyncFiles:
+class AsyncFiles(AsyncTrees):
     """Reads and writes the files of one sandbox; it is `sandbox.files`.
 
     A path is absolute and says which file in the sandbox is meant: a str, a pathlib.PurePosixPath, or bytes. A name
@@ -160,6 +161,8 @@ class AsyncFiles:
         user: str | None = None,
         owner: str | None = None,
         mode: int | str | None = None,
+        create_only: bool = False,
+        if_match: str | None = None,
         request_timeout: Seconds = check.UNSET,
     ) -> FileInfo:
         """Write a file whole, replacing what was there; missing parent directories are made.
@@ -173,15 +176,23 @@ class AsyncFiles:
             user: who writes.
             owner: who will own the file and the directories that are made. Default: who writes.
             mode: permission bits, 0o644 or "0644". Default: those of the file that is replaced, else 0644.
+            create_only: write only if there is nothing of that name.
+            if_match: write only if the file is still the one whose `etag` this is.
             request_timeout: seconds; see the class.
 
         Raises:
+            PreconditionFailedError: create_only or if_match does not hold; nothing was written.
             IsDirectoryError: there is a directory of that name.
             NotDirectoryError: a parent is not a directory.
             DiskFullError: the sandbox's disk is full.
             OSError: the local file cannot be read.
         """
-        return await self._write("files.write", path, data, user, owner, mode, request_timeout)
+        headers: dict[str, str] = {}
+        if check.boolean("files.write", "create_only", create_only):
+            headers["If-None-Match"] = "*"
+        if if_match is not None:
+            headers["If-Match"] = check.text("files.write", "if_match", if_match)
+        return await self._write("files.write", path, data, user, owner, mode, request_timeout, headers)
 
     async def write_many(
         self,
@@ -247,9 +258,18 @@ class AsyncFiles:
         levels = check.integer_or_none(call, "depth", depth)
         if levels is not None:
             params.append(("depth", str(levels)))
-        request = wire.Call("GET", self._path + "/list", params=params, request_timeout=_timeout(call, request_timeout))
-        answer = await self._client._json(request)
-        return [FileInfo._from_json(entry) for entry in json_list(answer, "entries")]
+        timeout = _timeout(call, request_timeout)
+        found: _Infos = []
+        cursor: str | None = None
+        while True:
+            page = params if cursor is None else [*params, ("cursor", cursor)]
+            answer = await self._client._json(
+                wire.Call("GET", self._path + "/list", params=page, request_timeout=timeout)
+            )
+            found.extend(FileInfo._from_json(entry) for entry in json_list(answer, "entries"))
+            cursor = answer.get("next_cursor")
+            if not cursor:
+                return found
 
     async def get_info(
         self, path: Path, *, user: str | None = None, request_timeout: Seconds = check.UNSET
@@ -406,6 +426,7 @@ class AsyncFiles:
         owner: object,
         mode: object,
         request_timeout: Seconds,
+        headers: Mapping[str, str] | None = None,
     ) -> FileInfo:
         params = [wire.path_param(call, "path", path), *_user(call, user)]
         params.extend(_owner_mode(call, owner, mode).items())
@@ -416,14 +437,10 @@ class AsyncFiles:
                 self._path,
                 params=params,
                 content=content,
-                headers={"Content-Type": "application/octet-stream"},
+                headers={"Content-Type": "application/octet-stream", **(headers or {})},
                 request_timeout=timeout,
             )
             return FileInfo._from_json(await self._client._json(request))
-
-
-def _user(call: str, user: object) -> list[tuple[str, str]]:
-    return [] if user is None else [("user", check.text(call, "user", user))]
 
 
 def _owner_mode(call: str, owner: object, mode: object) -> dict[str, str]:

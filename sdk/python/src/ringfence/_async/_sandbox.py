@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -12,9 +13,12 @@ from .. import _wire as wire
 from .._dual import Dual
 from .._exceptions import APIResponseError, NotFoundError, SandboxEndedError
 from .._models import NetworkConfig, SandboxInfo, SecretStr, json_list
+from .._port_models import Event, Metrics
 from ._client import AsyncClient, _timeout, client_for
 from ._commands import AsyncCommands
 from ._files import AsyncFiles
+from ._ports import AsyncPorts, events, metrics, metrics_history
+from ._terminals import AsyncTerminals
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,10 +42,14 @@ class AsyncSandbox:
     Attributes:
         commands: runs commands in it.
         files: reads and writes its files.
+        pty: opens terminals in it.
+        ports: reaches what listens in it.
     """
 
     commands: AsyncCommands
     files: AsyncFiles
+    pty: AsyncTerminals
+    ports: AsyncPorts
     _client: AsyncClient
     _id: str
     _info: SandboxInfo | None
@@ -59,6 +67,8 @@ class AsyncSandbox:
         self._token = None if token is None else SecretStr(token)
         self.commands = AsyncCommands(client, id)
         self.files = AsyncFiles(client, id)
+        self.pty = AsyncTerminals(client, id)
+        self.ports = AsyncPorts(client, id)
         return self
 
     def __repr__(self) -> str:
@@ -317,6 +327,31 @@ class AsyncSandbox:
         return self._info
 
     get_info = Dual(_get_info_of, _get_info)
+
+    async def metrics(self) -> Metrics:
+        """Return what the sandbox uses now: processor, memory, disk, network."""
+        return await metrics(self._client, wire.sandbox_path(self._id))
+
+    async def metrics_history(
+        self, since: datetime.datetime | None = None, until: datetime.datetime | None = None
+    ) -> Sequence[Metrics]:
+        """Return what the sandbox used, a sample every 5 seconds, of the last 24 hours, as far as the server has run.
+
+        Args:
+            since: an instant, with a time zone. Default: as long ago as there is.
+            until: the same. Default: now.
+        """
+        return await metrics_history(self._client, wire.sandbox_path(self._id), since, until)
+
+    def events(self, after: str | None = None) -> AsyncIterator[Event]:
+        """Iterate over what happens to the sandbox, for as long as the iteration is kept up.
+
+        A connection that breaks is made again; what could not be kept meanwhile shows as an event "gap".
+
+        Args:
+            after: the id of an event, to go on behind it. Default: with all that the server still has.
+        """
+        return events(self._client, wire.sandbox_path(self._id, "events"), after)
 
     @classmethod
     async def _kill_of(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,9 +14,12 @@ from .. import _wire as wire
 from .._dual import Dual
 from .._exceptions import APIResponseError, NotFoundError, SandboxEndedError
 from .._models import NetworkConfig, SandboxInfo, SecretStr, json_list
+from .._port_models import Event, Metrics
 from ._client import Client, _timeout, client_for
 from ._commands import Commands
 from ._files import Files
+from ._ports import Ports, events, metrics, metrics_history
+from ._terminals import Terminals
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,10 +43,14 @@ class Sandbox:
     Attributes:
         commands: runs commands in it.
         files: reads and writes its files.
+        pty: opens terminals in it.
+        ports: reaches what listens in it.
     """
 
     commands: Commands
     files: Files
+    pty: Terminals
+    ports: Ports
     _client: Client
     _id: str
     _info: SandboxInfo | None
@@ -60,6 +68,8 @@ class Sandbox:
         self._token = None if token is None else SecretStr(token)
         self.commands = Commands(client, id)
         self.files = Files(client, id)
+        self.pty = Terminals(client, id)
+        self.ports = Ports(client, id)
         return self
 
     def __repr__(self) -> str:
@@ -318,6 +328,31 @@ class Sandbox:
         return self._info
 
     get_info = Dual(_get_info_of, _get_info)
+
+    def metrics(self) -> Metrics:
+        """Return what the sandbox uses now: processor, memory, disk, network."""
+        return metrics(self._client, wire.sandbox_path(self._id))
+
+    def metrics_history(
+        self, since: datetime.datetime | None = None, until: datetime.datetime | None = None
+    ) -> Sequence[Metrics]:
+        """Return what the sandbox used, a sample every 5 seconds, of the last 24 hours, as far as the server has run.
+
+        Args:
+            since: an instant, with a time zone. Default: as long ago as there is.
+            until: the same. Default: now.
+        """
+        return metrics_history(self._client, wire.sandbox_path(self._id), since, until)
+
+    def events(self, after: str | None = None) -> Iterator[Event]:
+        """Iterate over what happens to the sandbox, for as long as the iteration is kept up.
+
+        A connection that breaks is made again; what could not be kept meanwhile shows as an event "gap".
+
+        Args:
+            after: the id of an event, to go on behind it. Default: with all that the server still has.
+        """
+        return events(self._client, wire.sandbox_path(self._id, "events"), after)
 
     @classmethod
     def _kill_of(
