@@ -65,8 +65,8 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	var payload []byte
 	if r.body != nil {
 		var err error
-		if payload, err = json.Marshal(r.body); err != nil {
-			return nil, ringfence.Errorf(ringfence.CodeInvalidArgument, "cannot encode the request: %w", err)
+		if payload, err = encode(r.body); err != nil {
+			return nil, err
 		}
 	}
 	for attempt := 0; ; attempt++ {

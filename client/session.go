@@ -438,9 +438,9 @@ func (s *Session) control(m any) error {
 }
 
 func (s *Session) say(m any) error {
-	raw, err := json.Marshal(m)
+	raw, err := encode(m)
 	if err != nil {
-		return ringfence.Errorf(ringfence.CodeInvalidArgument, "cannot encode the request: %w", err)
+		return err
 	}
 	return s.conn.Write(context.Background(), websocket.MessageText, raw)
 }

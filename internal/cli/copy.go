@@ -59,7 +59,7 @@ func (a *App) copyCommand() *cobra.Command {
 			return a.PrintJSON(map[string]any{"path": local, "size": size})
 		},
 	}
-	c.Flags().StringVarP(&user, "user", "u", "", "who acts in the sandbox (default: the sandbox's user)")
+	c.Flags().StringVarP(&user, "user", "u", "", "who acts in the sandbox (default: root)")
 	c.Flags().StringVar(&owner, "owner", "", "who will own the file in the sandbox (default: who acts)")
 	c.Flags().StringVar(&mode, "mode", "", "permissions of the file in the sandbox, in octal (default: the local file's)")
 	return c

@@ -11,7 +11,7 @@ export type FilePath = string | Uint8Array;
 
 /** Options of every call on files. */
 export interface FileOptions {
-  /** Who acts: the call can do what this user may. Default: the sandbox's user. */
+  /** Who acts: the call can do what this user may. Default: root. */
   user?: string | undefined;
   /** Aborts the call, which rejects with the signal's reason. */
   signal?: AbortSignal | undefined;

@@ -49,7 +49,7 @@ export interface CreateOptions extends ConnectionOptions {
   envs?: Record<string, string> | undefined;
   /** Labels to find it by in {@link Sandbox.list}. */
   metadata?: Record<string, string> | undefined;
-  /** Who runs commands and acts on files unless a call says otherwise. Default: the template's user. */
+  /** Who runs commands unless a call says otherwise. Default: the template's user. On files root acts. */
   user?: string | undefined;
   /** Cores, 1 or more. Default 2; the operator sets the most. */
   vcpu?: number | undefined;

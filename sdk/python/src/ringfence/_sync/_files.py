@@ -33,7 +33,7 @@ class Files(Trees):
     A path is absolute and says which file in the sandbox is meant: a str, a pathlib.PurePosixPath, or bytes. A name
     that is not UTF-8 is given as bytes, or as a str with surrogate escapes, as `list` returns it.
 
-    `user` says who acts, as far as permissions go; by default the sandbox's user. `request_timeout` is in seconds and
+    `user` says who acts, as far as permissions go; root when left out. `request_timeout` is in seconds and
     holds for a connection, for the answer and for each further part of it, not for the whole of a transfer; None means
     no limit, and by default it is the client's, 60.
 

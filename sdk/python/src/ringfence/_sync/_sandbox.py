@@ -149,7 +149,7 @@ class Sandbox:
             env: variables for every command in it.
             envs: another name of env.
             metadata: keys and values of your own, to find it by.
-            user: who runs commands and acts on files unless a call says otherwise. Default: the template's.
+            user: who runs commands unless a call says otherwise. Default: the template's. On files root acts.
             vcpu: cores, 1 or more. Default: the template's size, 2 unless it says otherwise.
             memory_mib: MiB of memory, 128 or more. Default: the template's, 2048 unless it says otherwise.
             disk_mib: MiB that can be written, 16 or more. Default: the template's, 8192 unless it says otherwise.
