@@ -41,15 +41,6 @@ const (
 	MinDiskMiB       = 16
 )
 
-// NetworkPolicy says what may leave a sandbox. Until the gateway forwards, a
-// sandbox has no network at all, so only policies that deny are accepted.
-type NetworkPolicy struct {
-	AllowOut []string
-	DenyOut  []string
-	// AllowInternetAccess: nil when the caller did not say.
-	AllowInternetAccess *bool
-}
-
 // Limits of what a request may carry.
 const (
 	MaxNameLength     = 128       // bytes of a sandbox's name

@@ -15,7 +15,7 @@ import (
 )
 
 // CreateOptions says what sandbox to make. The zero value is a sandbox of the
-// default template and size, without a life limit and without a network.
+// default template and size, without a life limit and with the public internet.
 type CreateOptions struct {
 	Name      string // shown in lists; need not be unique
 	Template  string // "code-interpreter" when empty
@@ -29,8 +29,7 @@ type CreateOptions struct {
 	User     string // who runs commands unless a command says otherwise; the template's when empty
 	// Timeout ends the sandbox this long after its creation, whatever it does. 0: never.
 	Timeout time.Duration
-	// Network says what may leave the sandbox. Until the gateway exists, only policies
-	// that deny are accepted. nil: nothing leaves.
+	// Network says what may leave the sandbox; nil: what goes to the public internet.
 	Network *ringfence.NetworkPolicy
 }
 

@@ -99,8 +99,13 @@ func serve(ctx context.Context, c *config.Config, out, errOut io.Writer) (err er
 	if err != nil {
 		return err
 	}
+	gate, err := newGateway(c, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, gate.Close()) }()
 	eng, err := engine.Open(ctx, engine.Options{
-		Store: store, Driver: drv, Templates: templates, Log: log, Snapshots: snapshots,
+		Store: store, Driver: drv, Templates: templates, Log: log, Snapshots: snapshots, Gateway: engineGateway{gate},
 		Max:      ringfence.Size{VCPU: c.MaxVCPU, MemoryMiB: c.MaxMemoryMiB, DiskMiB: c.MaxDiskMiB},
 		MaxProcs: c.MaxProcs, ReserveMiB: c.MemoryReserveMiB,
 	})

@@ -342,6 +342,9 @@ func TestAnswersFitTheContract(t *testing.T) {
 		check("DELETE", files, at("/files?path=/e&recursive=true"), "", 204)
 	})
 	answered["GET "+files+"/watch"] = true
+	check("PUT", one+"/network", at("/network"), `{"deny_out":["0.0.0.0/0"]}`, 200)
+	check("GET", one+"/network", at("/network"), "", 200)
+	check("GET", one+"/network/log", at("/network/log?verdict=denied&limit=5"), "", 200)
 	check("DELETE", one, at(""), "", 204)
 	check("GET", one, at(""), "", 200)
 	check("POST", commands, at("/commands"), `{"command":"true"}`, 410)

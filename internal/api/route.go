@@ -54,6 +54,10 @@ var Routes = []Route{
 	{"GET", "/v1/sandboxes/{id}", ControlPlane, nil, (*call).getSandbox},
 	{"DELETE", "/v1/sandboxes/{id}", ControlPlane, nil, (*call).deleteSandbox},
 
+	{"GET", "/v1/sandboxes/{id}/network", DataPlane, nil, (*call).getNetwork},
+	{"PUT", "/v1/sandboxes/{id}/network", ControlPlane, nil, (*call).putNetwork},
+	{"GET", "/v1/sandboxes/{id}/network/log", DataPlane, []string{"verdict", "limit", "cursor", "wait_seconds"}, (*call).networkLog},
+
 	{"GET", "/v1/templates", ControlPlane, nil, (*call).listTemplates},
 	{"GET", "/v1/templates/{name...}", ControlPlane, nil, (*call).getTemplate},
 

@@ -93,7 +93,7 @@ func sandboxWire(sb *ringfence.Sandbox) sandboxBody {
 	return sandboxBody{
 		ID: sb.ID, Name: sb.Name, Template: sb.Template, State: sb.State, Reason: null(sb.Reason), Detail: null(sb.Detail),
 		VCPU: sb.Size.VCPU, MemoryMiB: sb.Size.MemoryMiB, DiskMiB: sb.Size.DiskMiB, Metadata: metadata, User: sb.User, WorkDir: sb.WorkDir,
-		Network:   networkBody{list(sb.Network.AllowOut), list(sb.Network.DenyOut), sb.Network.AllowInternetAccess},
+		Network:   networkWire(sb.Network),
 		CreatedAt: wireTime(sb.CreatedAt), StartedAt: wireTime(sb.StartedAt), EndedAt: wireTime(sb.EndedAt), ExpiresAt: wireTime(sb.ExpiresAt),
 	}
 }

@@ -17,7 +17,7 @@ type createFlags struct {
 	vcpu                 int
 	memoryMiB, diskMiB   int64
 	env, metadata        []string
-	denyOut              []string
+	policy               policyFlags
 }
 
 func (f *createFlags) add(c *cobra.Command) {
@@ -30,7 +30,7 @@ func (f *createFlags) add(c *cobra.Command) {
 	flags.Int64Var(&f.diskMiB, "disk", 0, "disk that can be written, in MiB (default: the template's)")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "KEY=VALUE for every command; KEY alone takes the value from here")
 	flags.StringArrayVar(&f.metadata, "metadata", nil, "KEY=VALUE to list it by")
-	flags.StringArrayVar(&f.denyOut, "deny-out", nil, "address, network or name that it may not reach (it has no network yet)")
+	f.policy.add(c)
 }
 
 func (f *createFlags) options() (client.CreateOptions, error) {
@@ -44,9 +44,7 @@ func (f *createFlags) options() (client.CreateOptions, error) {
 	}
 	o := client.CreateOptions{Name: f.name, Template: f.template, VCPU: f.vcpu, MemoryMiB: f.memoryMiB, DiskMiB: f.diskMiB,
 		Env: env, Metadata: metadata, User: f.user}
-	if len(f.denyOut) > 0 {
-		o.Network = &ringfence.NetworkPolicy{DenyOut: f.denyOut}
-	}
+	o.Network = f.policy.policy()
 	return o, nil
 }
 

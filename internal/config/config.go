@@ -31,6 +31,9 @@ type Config struct {
 	MaxProcs         int
 	MemoryReserveMiB int64
 
+	OpenNetworks []string // closed networks that sandboxes may reach
+	DNSServers   []string // host:port; none: those of /etc/resolv.conf
+
 	HostNames  []string
 	MaxBodyMiB int64
 	TLSCert    string
@@ -72,6 +75,8 @@ var Keys = []Key{
 	number("max_disk_mib", "65536", "largest disk of one sandbox, in MiB", func(c *Config) *int64 { return &c.MaxDiskMiB }),
 	number("max_procs", "1024", "largest number of processes in one sandbox", func(c *Config) *int { return &c.MaxProcs }),
 	number("memory_reserve_mib", "0", "memory of the host that sandboxes never get, in MiB: a create that would eat it is refused; 0: a tenth of the host's, at least 512", func(c *Config) *int64 { return &c.MemoryReserveMiB }),
+	list("open_networks", "private networks and addresses that sandboxes may reach like public ones, separated by commas; a sandbox's own policy still applies", func(c *Config) *[]string { return &c.OpenNetworks }),
+	list("dns_servers", "resolvers for the names that sandboxes look up, as address or address:port, separated by commas; empty: those of the host's /etc/resolv.conf", func(c *Config) *[]string { return &c.DNSServers }),
 	list("host_names", "names by which clients reach this server beside its own address, separated by commas; a request for another name is refused", func(c *Config) *[]string { return &c.HostNames }),
 	number("max_body_mib", "32", "largest JSON body of a request, in MiB; files are not bound by it", func(c *Config) *int64 { return &c.MaxBodyMiB }),
 	text("tls_cert", "", "file with the TLS certificate chain in PEM; with tls_key, the API speaks HTTPS", func(c *Config) *string { return &c.TLSCert }),
@@ -167,6 +172,12 @@ func (c *Config) Validate() error {
 			}
 			bad(r.key, "%d is not from %d to %d%s", r.value, r.min, r.max, or)
 		}
+	}
+	if _, err := c.Open(); err != nil {
+		bad("open_networks", "%v", err)
+	}
+	if _, err := c.Resolvers(); err != nil {
+		bad("dns_servers", "%v", err)
 	}
 	for _, name := range c.HostNames {
 		if strings.ContainsAny(name, "/: ") && net.ParseIP(strings.Trim(name, "[]")) == nil {

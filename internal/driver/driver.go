@@ -6,6 +6,7 @@ package driver
 import (
 	"context"
 	"io"
+	"os"
 
 	"ringfence.dev/ringfence"
 )
@@ -18,6 +19,7 @@ type Capabilities struct {
 	Limits     bool   // CPU, memory, process and disk limits are enforced
 	Rescue     bool   // Instance.Rescue works
 	Recover    bool   // instances outlive the daemon's process
+	Network    bool   // Instance.Network works
 	// Build names what a checkpoint depends on beside its spec: the isolation's version
 	// and flags, and the guest agent. A checkpoint of another build may be refused.
 	Build string
@@ -97,4 +99,10 @@ type Instance interface {
 	Exit() Exit
 
 	Usage(ctx context.Context) (Usage, error)
+
+	// Network returns the host's end of the instance's network link, which its caller
+	// then owns: each read and write is one Ethernet frame. Only one may be open at a
+	// time; after it is closed, or its process has ended, the link can be opened again.
+	// Until somebody reads it, nothing that the guest sends goes anywhere.
+	Network(ctx context.Context) (*os.File, error)
 }

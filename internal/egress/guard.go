@@ -23,7 +23,8 @@ type Guard struct {
 	want     int    // how many there have to be before looking again
 	requests int
 	response []byte // the beginning of the server's answer, while it matters
-	lost     bool   // the server has sent too much before the first request
+	ready    chan struct{}
+	lost     bool // the server has sent too much before the first request
 	name     string
 	last     Decision
 }
@@ -52,7 +53,7 @@ const MaxPending = maxPending
 // NewGuard returns a guard for a flow that has to pass check. decide is asked for
 // each name that the client announces.
 func NewGuard(check Check, port uint16, decide func(name string) Decision) *Guard {
-	return &Guard{check: check, port: port, decide: decide}
+	return &Guard{check: check, port: port, decide: decide, ready: make(chan struct{})}
 }
 
 // Name is the last name that was announced, and Kind how: "tls", "http", or "other"
@@ -69,6 +70,17 @@ func (g *Guard) Open() bool {
 	defer g.mu.Unlock()
 	return g.state == open
 }
+
+// Waiting reports whether the guard waits for the server's answer, and not for more
+// of the client's bytes; Ready is closed when it has that.
+func (g *Guard) Waiting() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.state == awaitUpgrade
+}
+
+// Ready is closed when the server has answered a request to change the protocol.
+func (g *Guard) Ready() <-chan struct{} { return g.ready }
 
 // Pass is given the bytes that the client sent and that were not passed yet. It
 // returns how many of them may be forwarded; the rest has to be given again, with
@@ -321,6 +333,7 @@ func (g *Guard) judge() (more bool) {
 			continue
 		}
 		g.response = nil
+		close(g.ready)
 		return false
 	}
 }

@@ -41,6 +41,7 @@ type box struct {
 	mu       sync.Mutex
 	row      ringfence.Sandbox // guarded by mu; changed with moveMu held
 	inst     driver.Instance   // guarded by mu; nil until the driver has made it
+	network  Network           // guarded by mu; nil while there is none
 	conn     *guestlink.Conn   // guarded by mu; nil while there is none
 	linked   chan struct{}     // guarded by mu; closed while conn is set
 	creating bool              // guarded by mu; its creator releases it
@@ -136,6 +137,7 @@ func (b *box) release() {
 	b.released = true
 	inst := b.inst
 	b.mu.Unlock()
+	b.disconnect()
 	if inst != nil && !b.destroy(inst) {
 		return
 	}

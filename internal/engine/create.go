@@ -40,6 +40,9 @@ func (e *Engine) Create(ctx context.Context, req CreateRequest) (*ringfence.Sand
 	if err := req.validate(); err != nil {
 		return nil, "", err
 	}
+	if _, err := e.parsePolicy(req.Network); err != nil {
+		return nil, "", err
+	}
 	template, err := e.Template(req.Template)
 	if err != nil {
 		return nil, "", err
@@ -105,6 +108,13 @@ func (b *box) start(ctx context.Context, template ringfence.Template, checkUser 
 		b.mu.Unlock()
 	})
 	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	inst := b.inst
+	b.mu.Unlock()
+	if err := b.connect(ctx, inst); err != nil {
+		conn.Close() // the first error counts
 		return err
 	}
 	if err := conn.Identity(ctx, b.e.identity(row, template)); err != nil {

@@ -39,6 +39,7 @@ type Store interface {
 	MoveSandbox(ctx context.Context, m ringfence.Move) (generation int64, err error)            // failed_precondition
 	ListSandboxes(ctx context.Context, f ringfence.SandboxFilter) ([]*ringfence.Sandbox, error) // newest first
 	LiveSandboxes(ctx context.Context) ([]*ringfence.Sandbox, error)                            // of all projects
+	SetNetwork(ctx context.Context, id string, p ringfence.NetworkPolicy) error                 // not_found, also when it has ended
 	SetPublicPort(ctx context.Context, sandbox string, port int, public bool) error
 	PublicPorts(ctx context.Context) (map[string][]int, error) // of those that live
 	PurgeSandboxes(ctx context.Context, endedBefore time.Time) (int64, error)
@@ -58,6 +59,8 @@ type Options struct {
 	Log       *slog.Logger
 	// Snapshots keeps what sandboxes are restored from; nil: every sandbox boots.
 	Snapshots *snapshot.Store
+	// Gateway is what sandboxes' traffic goes through; nil: they have no network.
+	Gateway Gateway
 
 	Max        ringfence.Size // the operator's maxima
 	MaxProcs   int            // of one sandbox

@@ -204,7 +204,7 @@ func (e *Engine) makeGolden(key string, template ringfence.Template, size ringfe
 // warm does once what every sandbox would do first.
 func (e *Engine) warm(ctx context.Context, conn *guestlink.Conn, inst driver.Instance, template ringfence.Template, size ringfence.Size) error {
 	err := conn.Identity(ctx, guestproto.Identity{
-		User: template.User, WorkDir: template.WorkDir, MaxProcs: e.MaxProcs, MemoryBytes: size.MemoryMiB << 20, VCPU: size.VCPU,
+		User: template.User, WorkDir: template.WorkDir, MaxProcs: e.MaxProcs, MemoryBytes: size.MemoryMiB << 20, VCPU: size.VCPU, DNS: e.dns(),
 	})
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ func (e *Engine) identity(row ringfence.Sandbox, template ringfence.Template) gu
 	}
 	return guestproto.Identity{
 		SandboxID: row.ID, Hostname: hostname(row), Env: env, User: row.User, WorkDir: row.WorkDir,
-		MaxProcs: e.MaxProcs, MemoryBytes: row.Size.MemoryMiB << 20, VCPU: row.Size.VCPU,
+		MaxProcs: e.MaxProcs, MemoryBytes: row.Size.MemoryMiB << 20, VCPU: row.Size.VCPU, DNS: e.dns(),
 	}
 }
 

@@ -80,6 +80,10 @@ func (e *Engine) recover(ctx context.Context) error {
 		if reason == ringfence.ReasonNone {
 			found++
 			b.limitLife()
+			if err := b.connect(ctx, inst); err != nil {
+				// It goes on without; nothing can leave it.
+				e.Log.Error("cannot open the network of a sandbox again", "sandbox", row.ID, "error", err)
+			}
 			e.wg.Go(func() { b.supervise(inst) })
 			continue
 		}

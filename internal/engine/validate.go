@@ -1,9 +1,7 @@
 package engine
 
 import (
-	"net/netip"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -12,11 +10,7 @@ import (
 	"ringfence.dev/ringfence"
 )
 
-var (
-	userRule = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_.-]{0,31}|[0-9]{1,10})$`)
-	// A name of the DNS, which may begin with a wildcard.
-	domainRule = regexp.MustCompile(`^(\*\.)?([a-zA-Z0-9_]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?\.)*[a-zA-Z0-9_]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9])?\.?$`)
-)
+var userRule = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_.-]{0,31}|[0-9]{1,10})$`)
 
 func invalid(field, format string, args ...any) *ringfence.Error {
 	return ringfence.Errorf(ringfence.CodeInvalidArgument, format, args...).WithField(field)
@@ -50,7 +44,7 @@ func (r *CreateRequest) validate() error {
 	if total > ringfence.MaxMetadataBytes {
 		return invalid("metadata", "metadata has %d bytes, at most %d are kept", total, ringfence.MaxMetadataBytes)
 	}
-	return validNetwork(r.Network)
+	return nil
 }
 
 func validEnv(field string, env map[string]string) error {
@@ -71,44 +65,6 @@ func validEnv(field string, env map[string]string) error {
 		return invalid(field, "%s has %d bytes, at most %d fit", field, total, ringfence.MaxEnvBytes)
 	}
 	return nil
-}
-
-// validNetwork accepts what only denies. Nothing leaves a sandbox yet, so that
-// promise is kept; asking for access is refused rather than ignored.
-func validNetwork(p ringfence.NetworkPolicy) error {
-	const none = "a sandbox has no network yet, so none can be given to it"
-	if p.AllowInternetAccess != nil && *p.AllowInternetAccess {
-		return ringfence.Errorf(ringfence.CodeNotYetSupported, none).WithField("network.allow_internet_access").
-			WithHint("leave network.allow_internet_access out, or set it to false")
-	}
-	for list, entries := range map[string][]string{"network.allow_out": p.AllowOut, "network.deny_out": p.DenyOut} {
-		if len(entries) > 1000 {
-			return invalid(list, "%s has %d entries, at most 1000 fit", list, len(entries))
-		}
-		for i, entry := range entries {
-			if !validDestination(entry) {
-				return invalid(list+"["+strconv.Itoa(i)+"]", "%s: %s is neither an address, nor a network such as 10.0.0.0/8, nor a name", list, quoteShort(entry))
-			}
-		}
-	}
-	if len(p.AllowOut) > 0 {
-		return ringfence.Errorf(ringfence.CodeNotYetSupported, none).WithField("network.allow_out").
-			WithHint("leave network.allow_out out; policies that only deny are accepted")
-	}
-	return nil
-}
-
-var numeric = regexp.MustCompile(`^[0-9.]*$`)
-
-func validDestination(s string) bool {
-	if _, err := netip.ParseAddr(s); err == nil {
-		return true
-	}
-	if _, err := netip.ParsePrefix(s); err == nil {
-		return true
-	}
-	// What looks like an address and is none must not pass as a name.
-	return len(s) <= 253 && !numeric.MatchString(s) && domainRule.MatchString(s)
 }
 
 func printable(s string) bool {

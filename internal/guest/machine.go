@@ -2,6 +2,7 @@ package guest
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"os"
 	"strings"
@@ -57,6 +58,11 @@ func setIdentity(a *agent, _ *channel, id guestproto.Identity) (any, error) {
 	if err := newGeneration(); err != nil {
 		a.log.Warn("Cannot write the generation file", "error", err)
 	}
+	if id.DNS != nil {
+		if err := setDNS(*id.DNS); err != nil {
+			a.log.Warn("Cannot set where names are looked up", "error", err)
+		}
+	}
 	limit := a.processLimit()
 	if err := a.groups.setLimit(limit); err != nil {
 		return nil, fail(codeInternal, "", "cannot set the limit on processes: %v", err)
@@ -74,6 +80,29 @@ func (a *agent) processLimit() int {
 		return n
 	}
 	return defaultMaxProcs
+}
+
+// setDNS writes /etc/resolv.conf. Images often have a link to a place there that
+// does not exist here.
+func setDNS(d guestproto.DNS) error {
+	const path = "/etc/resolv.conf"
+	var b bytes.Buffer
+	for _, s := range d.Servers {
+		fmt.Fprintf(&b, "nameserver %s\n", s)
+	}
+	if len(d.Search) > 0 {
+		fmt.Fprintf(&b, "search %s\n", strings.Join(d.Search, " "))
+	}
+	b.WriteString("options timeout:5 attempts:2\n")
+	if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, b.Bytes()) {
+		return nil
+	}
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(path, b.Bytes(), 0o644)
 }
 
 // addHost lets programs find their own name.

@@ -72,6 +72,14 @@ type Identity struct {
 	// MemoryBytes is the sandbox's memory; the guard acts before it is used up.
 	MemoryBytes int64 `json:"memory_bytes"`
 	VCPU        int   `json:"vcpu"`
+	// DNS says where names are looked up; nil leaves that as it is.
+	DNS *DNS `json:"dns,omitempty"`
+}
+
+// DNS is what stands in /etc/resolv.conf.
+type DNS struct {
+	Servers []string `json:"servers"`
+	Search  []string `json:"search,omitempty"`
 }
 
 // Stats is what the agent knows about the sandbox.

@@ -5,6 +5,7 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -20,6 +21,8 @@ import (
 	"ringfence.dev/ringfence/internal/driver"
 	"ringfence.dev/ringfence/internal/driver/drivertest"
 	"ringfence.dev/ringfence/internal/driver/gvisor"
+	"ringfence.dev/ringfence/internal/egress"
+	"ringfence.dev/ringfence/internal/gateway"
 	"ringfence.dev/ringfence/internal/guestbin"
 	"ringfence.dev/ringfence/internal/guestlink"
 	"ringfence.dev/ringfence/internal/guestproto"
@@ -114,6 +117,19 @@ func start(t *testing.T, d driver.Driver, image string) sandbox {
 			t.Error(err)
 		}
 	})
+	link, err := inst.Network(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate := gateway.New(gateway.Options{Log: slog.New(slog.DiscardHandler)})
+	policy, err := egress.Parse(nil, []string{"0.0.0.0/0"}, nil, gate.Site())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := gate.Attach(spec.ID, link, policy); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { gate.Close() })
 	return sandbox{inst, drivertest.Attach(t, inst, spec), spec}
 }
 

@@ -360,7 +360,7 @@ def host_socket_families():
 @probe
 def interfaces():
     names = [n for _, n in socket.if_nameindex()]
-    return names if names != ["lo"] else blocked("loopback alone")
+    return names if sorted(names) != ["eth0", "lo"] else blocked("no link but its own to the gateway")
 
 
 def connect(address, port, family=socket.AF_INET):

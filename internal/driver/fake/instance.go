@@ -3,6 +3,7 @@ package fake
 import (
 	"context"
 	"io"
+	"os"
 	"sync"
 
 	"ringfence.dev/ringfence"
@@ -57,6 +58,9 @@ func (i *instance) unlink() {
 		l.Close()
 	}
 }
+
+// Network returns CodeNotYetSupported: there is no guest that could send anything.
+func (i *instance) Network(context.Context) (*os.File, error) { return nil, driver.NoNetwork(i.id) }
 
 func (i *instance) ID() string            { return i.id }
 func (i *instance) Done() <-chan struct{} { return i.done }

@@ -166,8 +166,8 @@ func unusable(format string, args ...any) error {
 }
 
 // restoreGuest loads a checkpoint into a sentry that booted.
-func restoreGuest(ctx context.Context, dir, from string, m *manifest) error {
-	if err := setNetwork(ctx, dir, true); err != nil {
+func restoreGuest(ctx context.Context, dir, from string, m *manifest, link *os.File) error {
+	if err := setNetwork(ctx, dir, link, true); err != nil {
 		return err
 	}
 	names := []string{checkpointfiles.StateFileName}

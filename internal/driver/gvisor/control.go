@@ -54,16 +54,6 @@ func dial(dir string) (*urpc.Client, error) {
 	return conn, nil
 }
 
-// setNetwork gives the sandbox its loopback interface, and no other for now. A
-// TAP device in the sentry's network namespace becomes a second link here.
-func setNetwork(ctx context.Context, dir string, restore bool) error {
-	args := &boot.CreateLinksAndRoutesArgs{
-		LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink},
-		IsRestore:     restore,
-	}
-	return call(ctx, dir, boot.ContMgrSetNetworkArgs, args, nil)
-}
-
 // execute starts a process inside, with the rights of PID 1, and returns its number there.
 func execute(ctx context.Context, dir, id string, argv, env []string, files map[int]*os.File) (int32, error) {
 	// Without a list it would get every capability there is.

@@ -105,14 +105,15 @@ func (d *Driver) Name() string { return "gvisor" }
 // Capabilities says that this driver does everything of the contract.
 func (d *Driver) Capabilities() driver.Capabilities {
 	return driver.Capabilities{
-		Isolation: "gvisor", Checkpoint: true, Limits: true, Rescue: true, Recover: true,
-		Build: version.Version() + "/" + strings.Join(sentryFlags, " ") + "/" + filepath.Base(d.agent),
+		Isolation: "gvisor", Checkpoint: true, Limits: true, Rescue: true, Recover: true, Network: true,
+		// What is saved of the network is part of it.
+		Build: version.Version() + "/" + guestLink + "/" + strings.Join(sentryFlags, " ") + "/" + filepath.Base(d.agent),
 	}
 }
 
 // Create starts a sandbox from its image.
 func (d *Driver) Create(ctx context.Context, spec driver.Spec) (driver.Instance, error) {
-	return d.start(ctx, spec, d.agent, func(dir string) error { return startGuest(ctx, dir, spec.ID) })
+	return d.start(ctx, spec, d.agent, func(dir string, link *os.File) error { return startGuest(ctx, dir, spec.ID, link) })
 }
 
 // Restore starts a sandbox from a checkpoint.
@@ -121,12 +122,12 @@ func (d *Driver) Restore(ctx context.Context, spec driver.Spec, from string) (dr
 	if err != nil {
 		return nil, err
 	}
-	return d.start(ctx, spec, m.Agent, func(dir string) error { return restoreGuest(ctx, dir, from, m) })
+	return d.start(ctx, spec, m.Agent, func(dir string, link *os.File) error { return restoreGuest(ctx, dir, from, m, link) })
 }
 
 // start makes all that a sandbox has, boots its sentry and calls run, which makes
 // the guest go. If anything fails nothing is left.
-func (d *Driver) start(ctx context.Context, spec driver.Spec, agent string, run func(dir string) error) (_ driver.Instance, err error) {
+func (d *Driver) start(ctx context.Context, spec driver.Spec, agent string, run func(dir string, link *os.File) error) (_ driver.Instance, err error) {
 	if err := checkSpec(spec); err != nil {
 		return nil, err
 	}
@@ -179,7 +180,13 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec, agent string, run 
 		unix.Close(s.pidfd)
 		return nil, err
 	}
-	if err := run(dir); err != nil {
+	tap, link, err := makeLink(s.pid)
+	if err == nil {
+		inst.keepTap(tap)
+		err = run(dir, link)
+		link.Close() // the sentry has its own
+	}
+	if err != nil {
 		detail := lastLines(filepath.Join(dir, sentryLog))
 		inst.Kill(context.WithoutCancel(ctx))
 		return nil, fmt.Errorf("cannot start the guest: %w: %s", err, detail)

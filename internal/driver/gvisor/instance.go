@@ -33,7 +33,8 @@ type instance struct {
 
 	mu      sync.Mutex
 	link    *link
-	killed  bool // by Kill
+	tap     *os.File // of the network, until somebody takes it
+	killed  bool     // by Kill
 	freed   bool
 	exit    driver.Exit
 	removed *removal
@@ -270,10 +271,13 @@ func (i *instance) release() {
 		return
 	}
 	i.freed = true
-	l := i.link
-	i.link = nil
+	l, tap := i.link, i.tap
+	i.link, i.tap = nil, nil
 	close(i.released)
 	i.mu.Unlock()
+	if tap != nil {
+		tap.Close()
+	}
 	if l != nil {
 		l.Close()
 	}

@@ -79,8 +79,9 @@ def test_refusals(sdk: Sdk, server: Server, client: Any) -> None:
     with pytest.raises(ringfence.NotYetSupportedError) as caught:
         sdk.Sandbox.create(idle_timeout_seconds=60, client=client)
     assert caught.value.field == "idle_timeout_seconds"
-    with pytest.raises(ringfence.NotYetSupportedError):
-        sdk.Sandbox.create(network=ringfence.NetworkConfig(allow_out=["example.com"]), client=client)
+    with pytest.raises(ringfence.InvalidArgumentError) as caught:
+        sdk.Sandbox.create(network=ringfence.NetworkConfig(allow_out=["https://example.com"]), client=client)
+    assert caught.value.field == "network.allow_out[0]"
     with pytest.raises(ringfence.InvalidArgumentError, match="999"):
         sdk.Sandbox.create(network=ringfence.NetworkConfig(deny_out=["1.2.3.999/32"]), client=client)
     with pytest.raises(ringfence.InvalidArgumentError) as caught:

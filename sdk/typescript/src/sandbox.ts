@@ -19,13 +19,16 @@ import { events, type Metrics, metrics, Ports, type SandboxEvent } from "./ports
 import { Terminals } from "./terminals.js";
 import { record, type SandboxInfo, sandboxInfo } from "./wire.js";
 
-/** What may leave a sandbox. Until the server's gateway forwards, a sandbox has no network whatever is said here. */
+/**
+ * What may leave a sandbox. Without any entry the public internet can be reached. An entry is an address, a network,
+ * a name, `*.suffix`, or `~` and an RE2 expression for a whole name, each with an optional `:port`.
+ */
 export interface NetworkConfig {
-  /** Addresses, networks and names that may be reached. Refused until there is a network. */
+  /** What may be reached, whatever `denyOut` says; when it is not empty, nothing else may. */
   allowOut?: string[] | undefined;
-  /** Addresses, networks (`"0.0.0.0/0"` is everything) and names that may not be reached. */
+  /** What may not be reached; `"0.0.0.0/0"` is everything. */
   denyOut?: string[] | undefined;
-  /** Whether the internet may be reached. true is refused until there is a network. */
+  /** `false`: nothing may be reached but what `allowOut` names. */
   allowInternetAccess?: boolean | undefined;
 }
 

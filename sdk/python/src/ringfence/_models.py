@@ -114,12 +114,13 @@ class _Reader:
 class NetworkConfig:
     """What may leave a sandbox.
 
-    Until the gateway forwards, a sandbox has no network at all: a policy that only denies is
-    accepted, and one that asks for access raises NotYetSupportedError.
+    Without any entry the public internet can be reached. What allow_out matches may leave whatever
+    deny_out says, and when allow_out is not empty nothing else may. Private and other closed networks
+    are out of reach in any case. An entry may end in a port: "api.example.com:443".
 
     Args:
-        allow_out: addresses ("203.0.113.7"), networks ("10.0.0.0/8") and names ("api.example.com",
-            "*.example.com") that may be reached.
+        allow_out: addresses ("203.0.113.7"), networks ("198.51.100.0/24"), names ("api.example.com",
+            "*.example.com") and "~" with an RE2 expression for a whole name, that may be reached.
         deny_out: the same, for what may not.
         allow_internet_access: False denies everything that allow_out does not name. Default None: not said.
     """

@@ -104,7 +104,7 @@ describe(`with the ${driver} driver`, needsServer, () => {
       name: "NotYetSupportedError",
       field: "auto_delete_seconds",
     });
-    await assert.rejects(refused({ network: { allowOut: ["example.com"] } }), NotYetSupportedError);
+    await assert.rejects(refused({ network: { allowOut: ["https://example.com"] } }), InvalidArgumentError);
     await assert.rejects(refused({ network: { denyOut: ["1.2.3.999/32"] } }), InvalidArgumentError);
     await assert.rejects(refused({ memoryMib: 1 }), { name: "InvalidArgumentError", field: "memory_mib" });
     await assert.rejects(refused({ timeout: 0 }), { name: "InvalidArgumentError", field: "timeout_seconds" });

@@ -152,7 +152,7 @@ class AsyncSandbox:
             vcpu: cores, 1 or more. Default: the template's size, 2 unless it says otherwise.
             memory_mib: MiB of memory, 128 or more. Default: the template's, 2048 unless it says otherwise.
             disk_mib: MiB that can be written, 16 or more. Default: the template's, 8192 unless it says otherwise.
-            network: what it may reach. Default: nothing; see NetworkConfig.
+            network: what it may reach. Default: the public internet; see NetworkConfig.
             idle_timeout_seconds: refused by the server until it exists.
             auto_delete_seconds: refused by the server until it exists.
             api_key: Default: the environment variable RINGFENCE_API_KEY.

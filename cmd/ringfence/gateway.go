@@ -1,0 +1,36 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+
+	"ringfence.dev/ringfence/internal/config"
+	"ringfence.dev/ringfence/internal/egress"
+	"ringfence.dev/ringfence/internal/engine"
+	"ringfence.dev/ringfence/internal/gateway"
+)
+
+// newGateway returns the gateway that a configuration asks for.
+func newGateway(c *config.Config, log *slog.Logger) (*gateway.Gateway, error) {
+	open, err := c.Open()
+	if err != nil {
+		return nil, err
+	}
+	resolvers, err := c.Resolvers()
+	if err != nil {
+		return nil, err
+	}
+	return gateway.New(gateway.Options{Open: open, Resolvers: resolvers, Log: log}), nil
+}
+
+// engineGateway is the gateway as the engine wants it.
+type engineGateway struct{ *gateway.Gateway }
+
+// Attach serves the link of a sandbox.
+func (g engineGateway) Attach(id string, link *os.File, policy *egress.Policy) (engine.Network, error) {
+	n, err := g.Gateway.Attach(id, link, policy)
+	if err != nil {
+		return nil, err
+	}
+	return n, nil
+}
