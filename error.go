@@ -40,6 +40,7 @@ const (
 	CodeCanceled           Code = "canceled"            // the caller went away
 	CodeUnavailable        Code = "unavailable"         // the sandbox or the server does not answer now
 	CodePortNotListening   Code = "port_not_listening"  // nothing listens on the port in the sandbox
+	CodePortFailed         Code = "port_failed"         // what listens on the port gave no answer that can be passed on
 	CodeMisdirected        Code = "misdirected"         // the Host header is not one of this server's names
 	CodeMethodNotAllowed   Code = "method_not_allowed"  // the path exists, this method on it does not
 	CodeRouteNotFound      Code = "route_not_found"     // no such path in the API
@@ -162,6 +163,7 @@ var ErrorTable = []ErrorRow{
 	{CodeCanceled, 499, 8, "CanceledError", "what became of it is not known: look before you try again"},
 	{CodeUnavailable, 503, 9, "UnavailableError", "wait for the seconds of Retry-After; where the outcome is not known, look before you try again"},
 	{CodePortNotListening, 502, 4, "PortNotListeningError", "start what is to listen there, and wait until it does"},
+	{CodePortFailed, 502, 9, "PortFailedError", "ask the program itself, in the sandbox"},
 	{CodeMisdirected, 421, 2, "MisdirectedError", "call the server by its address"},
 	{CodeMethodNotAllowed, 405, 2, "InvalidArgumentError", "GET /v1/openapi.yaml describes the API"},
 	{CodeRouteNotFound, 404, 2, "InvalidArgumentError", "GET /v1/openapi.yaml describes the API"},

@@ -122,7 +122,7 @@ func serve(ctx context.Context, c *config.Config, out, errOut io.Writer) (err er
 			return err
 		}
 	}
-	server := api.New(api.Options{Engine: eng, Log: log, Version: version, HostNames: hostNames(c), MaxBody: c.MaxBodyMiB << 20}).HTTP()
+	server := api.New(api.Options{Engine: eng, Log: log, Version: version, HostNames: hostNames(c), Domain: c.Domain, MaxBody: c.MaxBodyMiB << 20}).HTTP()
 	server.TLSConfig = secure
 	announce(out, log, c, listener.Addr(), key)
 	return run(ctx, server, listener, log)

@@ -25,11 +25,12 @@ const (
 	Open         Access = "open"          // anybody
 	ControlPlane Access = "control plane" // an API key
 	DataPlane    Access = "data plane"    // an API key, or the access token of the sandbox in the path
+	PortPlane    Access = "port"          // as the data plane, or a signed link, or the port is public
 )
 
 // Route is a row of the route table.
 type Route struct {
-	Method  string
+	Method  string // "*": any
 	Pattern string // of net/http's ServeMux
 	Access  Access
 	Query   []string // parameters that it takes; one that ends in "." takes any that begin so
@@ -76,6 +77,16 @@ var Routes = []Route{
 	{"POST", "/v1/sandboxes/{id}/processes/{process}/resize", DataPlane, nil, (*call).resizeProcess},
 	{"GET", "/v1/sandboxes/{id}/processes/{process}/output", DataPlane, []string{"from", "follow"}, (*call).processOutput},
 	{"GET", "/v1/sandboxes/{id}/connect", DataPlane, nil, (*call).connect}, // a WebSocket
+
+	{"GET", "/v1/sandboxes/{id}/ports", DataPlane, nil, (*call).listPorts},
+	{"GET", "/v1/sandboxes/{id}/ports/{port}", DataPlane, nil, (*call).getPort},
+	{"PUT", "/v1/sandboxes/{id}/ports/{port}", ControlPlane, nil, (*call).publishPort},
+	{"*", portPattern, PortPlane, []string{"rf_expires", "rf_signature"}, nil}, // servePort
+	{"POST", "/v1/sandboxes/{id}/links", DataPlane, nil, (*call).createLink},
+	{"GET", "/v1/sandboxes/{id}/tcp/{port}", DataPlane, nil, (*call).forward}, // a WebSocket
+	{"GET", "/v1/sandboxes/{id}/metrics", DataPlane, []string{"from", "to"}, (*call).metrics},
+	{"GET", "/v1/sandboxes/{id}/events", DataPlane, []string{"after", "limit"}, (*call).sandboxEvents},
+	{"GET", "/v1/events", ControlPlane, []string{"after", "limit"}, (*call).projectEvents},
 
 	{"GET", "/v1/sandboxes/{id}/files", DataPlane, slices.Concat(fileQuery, signedQuery), (*call).readFile}, // and HEAD
 	{"PUT", "/v1/sandboxes/{id}/files", DataPlane, slices.Concat(fileQuery, signedQuery, []string{"owner", "mode"}), (*call).writeFile},

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httputil"
 	"path"
 	"runtime/debug"
 	"strings"
@@ -25,6 +26,7 @@ type Options struct {
 	Log       *slog.Logger
 	Version   string
 	HostNames []string // by which clients may call this server, beside loopback names and the address of the connection
+	Domain    string   // below which each port has a name of its own, <port>-<id>.<domain>; none when empty
 	MaxBody   int64    // of a JSON body, in bytes; 0: 32 MiB
 	// KeepAlive is how long a stream is silent before it says that it lives; 0: 15 s.
 	KeepAlive time.Duration
@@ -38,6 +40,7 @@ type Server struct {
 	Options
 	mux   *http.ServeMux
 	names map[string]bool
+	ports *httputil.ReverseProxy
 }
 
 // New returns a server for an engine.
@@ -52,7 +55,11 @@ func New(o Options) *Server {
 		o.Stall = stall
 	}
 	s := &Server{Options: o, mux: http.NewServeMux(), names: hostNames(o.HostNames)}
+	s.ports = s.newPortProxy()
 	for _, rt := range Routes {
+		if rt.Pattern == portPattern {
+			continue
+		}
 		s.mux.Handle(rt.Method+" "+rt.Pattern, s.route(rt))
 	}
 	s.mux.HandleFunc("/", s.noRoute)
@@ -171,9 +178,21 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		s.logAccess(r, a, began)
 	}()
+	if p, under, ok := s.portOfHost(r); ok {
+		s.servePort(a, r, p)
+		return
+	} else if under {
+		s.refuse(a, ringfence.Errorf(ringfence.CodeMisdirected, "no port of a sandbox is called %q", short(r.Host)).
+			WithHint("the name of a port is <port>-<sandbox id>.%s", s.Domain))
+		return
+	}
 	if !s.knows(r) {
 		s.refuse(a, ringfence.Errorf(ringfence.CodeMisdirected, "this server is not called %q", short(r.Host)).
 			WithHint("call it by its address, or tell it the name with host_names"))
+		return
+	}
+	if p, ok := portOfPath(r.URL); ok {
+		s.servePort(a, r, p)
 		return
 	}
 	if clean := path.Clean(r.URL.Path); r.URL.Path != clean && r.URL.Path != clean+"/" {

@@ -13,7 +13,7 @@ import (
 // takesTokenProtocol reports whether a route is a WebSocket, whose credential may be in
 // the subprotocols.
 func takesTokenProtocol(rt Route) bool {
-	return strings.HasSuffix(rt.Pattern, "/connect")
+	return strings.HasSuffix(rt.Pattern, "/connect") || strings.HasSuffix(rt.Pattern, "/tcp/{port}")
 }
 
 // protocols returns the subprotocols that the client offers.

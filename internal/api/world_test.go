@@ -125,6 +125,7 @@ func newWorldOf(t *testing.T, o fake.Options, server api.Options) *world {
 	}
 	srv := httptest.NewUnstartedServer(nil)
 	server.Engine, server.Log, server.Version, server.HostNames, server.MaxBody = w.engine, log, "test", []string{"sandbox.example"}, 1<<20
+	server.Domain = "box.example"
 	srv.Config = api.New(server).HTTP()
 	srv.Start()
 	w.url = srv.URL

@@ -35,6 +35,7 @@ type Config struct {
 	DNSServers   []string // host:port; none: those of /etc/resolv.conf
 
 	HostNames  []string
+	Domain     string
 	MaxBodyMiB int64
 	TLSCert    string
 	TLSKey     string
@@ -78,6 +79,7 @@ var Keys = []Key{
 	list("open_networks", "private networks and addresses that sandboxes may reach like public ones, separated by commas; a sandbox's own policy still applies", func(c *Config) *[]string { return &c.OpenNetworks }),
 	list("dns_servers", "resolvers for the names that sandboxes look up, as address or address:port, separated by commas; empty: those of the host's /etc/resolv.conf", func(c *Config) *[]string { return &c.DNSServers }),
 	list("host_names", "names by which clients reach this server beside its own address, separated by commas; a request for another name is refused", func(c *Config) *[]string { return &c.HostNames }),
+	text("domain", "", "domain below which each port of a sandbox has a host name of its own, `<port>-<sandbox id>.<domain>`; its wildcard name has to lead to this server", func(c *Config) *string { return &c.Domain }),
 	number("max_body_mib", "32", "largest JSON body of a request, in MiB; files are not bound by it", func(c *Config) *int64 { return &c.MaxBodyMiB }),
 	text("tls_cert", "", "file with the TLS certificate chain in PEM; with tls_key, the API speaks HTTPS", func(c *Config) *string { return &c.TLSCert }),
 	text("tls_key", "", "file with the certificate's private key in PEM", func(c *Config) *string { return &c.TLSKey }),
@@ -184,6 +186,9 @@ func (c *Config) Validate() error {
 			bad("host_names", "%q is no host name; leave scheme and port out", name)
 		}
 	}
+	if c.Domain != "" && !validDomain(c.Domain) {
+		bad("domain", "%q is no domain name in lower case; leave scheme, port and *. out", c.Domain)
+	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		bad("tls_cert", "tls_cert and tls_key go together")
 	}
@@ -213,6 +218,21 @@ func (c *Config) complete() {
 	if c.MemoryReserveMiB == 0 {
 		c.MemoryReserveMiB = max(total/10, 512)
 	}
+}
+
+// validDomain reports whether a name of a port fits below it as DNS has it.
+func validDomain(name string) bool {
+	const longest = len("65535-abcdefghij0123456789.")
+	if len(name)+longest > 253 || net.ParseIP(name) != nil {
+		return false
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if label == "" || len(label) > 63 || strings.Trim(label, "-") != label ||
+			strings.ContainsFunc(label, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' }) {
+			return false
+		}
+	}
+	return true
 }
 
 // Loopback reports whether an address to listen on can be reached from this host alone.

@@ -41,7 +41,7 @@ func init() {
 		"pwd": cmdPwd, "cd": cmdCd, "sleep": cmdSleep, "yes": cmdYes, "seq": cmdSeq, "head": cmdHead, "wc": cmdWc,
 		"tee": cmdTee, "ls": cmdLs, "mkdir": cmdMkdir, "touch": cmdTouch, "rm": cmdRm, "test": cmdTest,
 		"id": cmdID, "whoami": cmdWhoami, "hostname": cmdHostname, "sh": cmdSh, "bash": cmdSh,
-		"fake-bytes": cmdBytes, "fake-crash": cmdCrash, "fake-oom": cmdOOM, "fake-oom-sandbox": cmdOOMSandbox, "fake-hang": cmdHang,
+		"fake-bytes": cmdBytes, "fake-crash": cmdCrash, "fake-oom": cmdOOM, "fake-oom-sandbox": cmdOOMSandbox, "fake-hang": cmdHang, "fake-serve": cmdServe,
 	}
 }
 

@@ -85,6 +85,10 @@ func (c *call) serve(req guestproto.Open) (any, error) {
 		return nil, c.archiveRead(req)
 	case guestproto.MethodArchiveWrite:
 		return c.archiveWrite(req)
+	case guestproto.MethodPortList:
+		return c.portList(), nil
+	case guestproto.MethodPortDial:
+		return c.portDial(req)
 	}
 	return nil, ringfence.Errorf(ringfence.CodeNotYetSupported, "the agent knows no %q", req.Method)
 }

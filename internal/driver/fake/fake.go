@@ -15,6 +15,7 @@
 //	fake-oom             this command is killed for its memory (137, reason oom)
 //	fake-oom-sandbox     the sandbox dies with reason oom
 //	fake-hang            the agent answers nothing any more
+//	fake-serve PORT      a web server that answers with what it was asked
 package fake
 
 import (

@@ -35,6 +35,7 @@ type guest struct {
 	order    []*process          // guarded by mu
 	lastPID  int                 // guarded by mu
 	changed  chan struct{}       // closed and replaced when a process starts or ends; guarded by mu
+	ports    map[int]*fakePort   // guarded by mu
 }
 
 func newGuest(spec driver.Spec, die func(driver.Exit)) *guest {
@@ -47,6 +48,7 @@ func newGuest(spec driver.Spec, die func(driver.Exit)) *guest {
 		procs:   make(map[string]*process),
 		lastPID: 1,
 		changed: make(chan struct{}),
+		ports:   make(map[int]*fakePort),
 	}
 	g.ctx, g.end = context.WithCancelCause(context.Background())
 	g.identity = guestproto.Identity{SandboxID: spec.ID, Hostname: spec.Hostname, User: "root", WorkDir: "/"}

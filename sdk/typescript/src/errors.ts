@@ -22,7 +22,7 @@
  *    ├─ ResourceExhaustedError     resource_exhausted; retryAfterSeconds says when to try again
  *    ├─ SandboxEndedError          sandbox_ended: before or during the call
  *    ├─ DeadlineExceededError      deadline_exceeded, said by the server
- *    ├─ CanceledError, UnavailableError, PortNotListeningError, MisdirectedError
+ *    ├─ CanceledError, UnavailableError, PortNotListeningError, PortFailedError, MisdirectedError
  *    └─ InternalError              internal, and every code that this version does not know
  *
  * Mistakes that are seen before anything is sent (an unknown option, two spellings of one option, a value of
@@ -143,6 +143,8 @@ export class CanceledError extends APIError {}
 export class UnavailableError extends APIError {}
 /** Nothing listens on the port in the sandbox. */
 export class PortNotListeningError extends APIError {}
+/** What listens on the port gave no answer that can be passed on. */
+export class PortFailedError extends APIError {}
 /** The URL's host name is not one of the server's names. */
 export class MisdirectedError extends APIError {}
 /** A fault of Ringfence; also the class of every code that this version does not know. */
@@ -178,6 +180,7 @@ const classes: Record<string, ErrorClass> = {
   canceled: CanceledError,
   unavailable: UnavailableError,
   port_not_listening: PortNotListeningError,
+  port_failed: PortFailedError,
   misdirected: MisdirectedError,
   method_not_allowed: InvalidArgumentError,
   route_not_found: InvalidArgumentError,
@@ -218,6 +221,7 @@ const names = {
   CanceledError,
   UnavailableError,
   PortNotListeningError,
+  PortFailedError,
   MisdirectedError,
   InternalError,
   APIConnectionError,

@@ -35,6 +35,7 @@ export {
   NotFoundError,
   NotYetSupportedError,
   PermissionDeniedError,
+  PortFailedError,
   PortNotListeningError,
   PreconditionFailedError,
   ProcessNotFoundError,

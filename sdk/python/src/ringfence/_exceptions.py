@@ -35,6 +35,7 @@ Every error is a RingfenceError:
         ├── CanceledError             canceled
         ├── UnavailableError          unavailable: the sandbox or the server does not answer now
         ├── PortNotListeningError     port_not_listening: nothing listens on the port in the sandbox
+        ├── PortFailedError           port_failed: what listens on the port gave no answer that can be passed on
         ├── MisdirectedError          misdirected: the server does not go by the host name in the URL
         └── InternalError             internal, and every code that this version does not know
 
@@ -313,6 +314,12 @@ class PortNotListeningError(APIError):
     code = "port_not_listening"
 
 
+class PortFailedError(APIError):
+    """What listens on the port gave no answer that can be passed on."""
+
+    code = "port_failed"
+
+
 class MisdirectedError(APIError):
     """The server does not go by the host name in the URL: start it with `--host-name`."""
 
@@ -355,6 +362,7 @@ _BY_CODE: dict[str, type[APIError]] = {
         CanceledError,
         UnavailableError,
         PortNotListeningError,
+        PortFailedError,
         MisdirectedError,
         InternalError,
     )

@@ -36,6 +36,7 @@ test("the exports are these and no others", () => {
     "NotFoundError",
     "NotYetSupportedError",
     "PermissionDeniedError",
+    "PortFailedError",
     "PortNotListeningError",
     "Ports",
     "PreconditionFailedError",
