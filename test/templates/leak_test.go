@@ -30,7 +30,7 @@ func TestNothingOfTheHostRemains(t *testing.T) {
 	t.Logf("%d certificates of this host are not among the public ones", len(private))
 	for i, c := range private {
 		text := strings.Split(string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c})), "\n")
-		needles[fmt.Sprintf("certificate %d of this host, as text,", i)] = text[4]
+		needles[fmt.Sprintf("certificate %d of this host, as text,", i)] = text[4][:48] // up to 63 bytes are looked for several times as fast
 		needles[fmt.Sprintf("certificate %d of this host, as bytes,", i)] = string(c[40:100])
 	}
 	for _, name := range []string{"base", "code-interpreter"} {
