@@ -62,19 +62,12 @@ func renameFile(a *agent, _ *channel, f guestproto.FileRename) (any, error) {
 	}
 	var info guestproto.FileInfo
 	err = a.ns.onFileThread(u, func() error {
-		err := unix.Rename(from, to)
-		if errors.Is(err, unix.EXDEV) {
-			return fail(codeInvalid, "to", "cannot rename %q to %q: they are on different file systems; copy it and remove the old one", from, to)
-		}
-		if errors.Is(err, unix.ENOENT) {
-			var st unix.Stat_t
-			if unix.Lstat(from, &st) == nil {
-				return fail(codeFileNotFound, "to", "cannot rename %q to %q: the target's directory does not exist", from, to)
+		if err := unix.Rename(from, to); err != nil {
+			if err := whyNotRenamed(err, from, to); err != nil {
+				return err
 			}
 		}
-		if err != nil {
-			return err
-		}
+		var err error
 		info, err = a.describePath(to)
 		return err
 	})
@@ -82,6 +75,35 @@ func renameFile(a *agent, _ *channel, f guestproto.FileRename) (any, error) {
 		return nil, fileError("rename", from, err)
 	}
 	return info, nil
+}
+
+// whyNotRenamed says of an error of rename(2) which of the two names is at fault. nil:
+// both are the same file, which is a success, also where the kernel calls it one of
+// the errors of a directory that is in the way.
+func whyNotRenamed(err error, from, to string) error {
+	var source, target unix.Stat_t
+	there := unix.Lstat(to, &target) == nil
+	if unix.Lstat(from, &source) != nil {
+		return err
+	}
+	if there && source.Dev == target.Dev && source.Ino == target.Ino {
+		return nil
+	}
+	switch {
+	case errors.Is(err, unix.EXDEV):
+		return fail(codeInvalid, "to", "cannot rename %q to %q: they are on different file systems; copy it and remove the old one", from, to)
+	case errors.Is(err, unix.EINVAL):
+		return fail(codeInvalid, "to", "cannot rename %q to %q: a directory cannot be moved into itself", from, to)
+	case errors.Is(err, unix.ENOENT):
+		return fail(codeFileNotFound, "to", "cannot rename %q to %q: the target's directory does not exist", from, to)
+	case errors.Is(err, unix.EISDIR):
+		return fail(codeIsDirectory, "to", "cannot rename %q to %q: there is a directory of that name, and a file cannot replace it", from, to)
+	case errors.Is(err, unix.ENOTDIR) && there && source.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return fail(codeNotDirectory, "to", "cannot rename %q to %q: there is something of that name, and a directory cannot replace it", from, to)
+	case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EEXIST):
+		return fail(codeNotEmpty, "to", "cannot rename %q to %q: there is a directory of that name that holds something", from, to)
+	}
+	return err
 }
 
 func removeFile(a *agent, ch *channel, f guestproto.FileRemove) (any, error) {
@@ -92,7 +114,7 @@ func removeFile(a *agent, ch *channel, f guestproto.FileRemove) (any, error) {
 	err = a.ns.onFileThread(u, func() error {
 		dir, name := path.Split(strings.TrimRight(p, "/"))
 		if name == "" || name == "." || name == ".." {
-			return fail(codeInvalid, "path", "cannot remove %q", p)
+			return fail(codeInvalid, "path", "cannot remove %q: it names no entry of a directory", p)
 		}
 		fd, err := openRetry(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {

@@ -468,3 +468,36 @@ func TestFileWatchOverflow(t *testing.T) {
 		}
 	})
 }
+
+// A rename that cannot be says which of the two names is in the way; one onto itself
+// changes nothing.
+func TestRenameSaysWhatIsInTheWay(t *testing.T) {
+	eachBed(t, func(t *testing.T, b *bed) {
+		ctx, dir := testContext(t), b.place(t)
+		b.sh(t, "mkdir -p "+dir+"/full/in "+dir+"/other/in && echo x >"+dir+"/file")
+		for _, c := range []struct {
+			from, to string
+			code     ringfence.Code
+		}{
+			{"/full", "/full", ""},
+			{"/file", "/file", ""},
+			{"/full", "/full/in/self", ringfence.CodeInvalidArgument},
+			{"/file", "/full", ringfence.CodeIsDirectory},
+			{"/full", "/file", ringfence.CodeNotDirectory},
+			{"/full", "/other", ringfence.CodeDirectoryNotEmpty},
+			{"/file", "/no/such", ringfence.CodeFileNotFound},
+		} {
+			_, err := b.conn.Rename(ctx, guestproto.FileRename{FilePath: at(dir + c.from), To: dir + c.to})
+			if c.code == "" {
+				if err != nil {
+					t.Errorf("%s to %s: %v", c.from, c.to, err)
+				}
+				continue
+			}
+			wantCode(t, err, c.code, "to")
+		}
+		if got := b.sh(t, "cd "+dir+" && find . | sort | tr '\\n' ' '"); string(got.stdout) != ". ./file ./full ./full/in ./other ./other/in " {
+			t.Errorf("left: %q", got.stdout)
+		}
+	})
+}

@@ -376,6 +376,7 @@ def test_names_that_are_not_utf8(sdk: Sdk) -> None:
         (lambda files: files.read_stream(None), TypeError, "path must be"),
         (lambda files: files.write("/f", "", mode="rw"), ValueError, "not octal"),
         (lambda files: files.write("/f", "", mode=0o100000), ValueError, "octal"),
+        (lambda files: files.write("/f", "", mode=644), ValueError, "0o644"),
         (lambda files: files.write("/f", "", mode=1.0), TypeError, "mode must be"),
         (lambda files: files.list("/f", depth="1"), TypeError, "depth must be an int"),
         (lambda files: files.remove("/f", recursive=1), TypeError, "recursive must be a bool"),

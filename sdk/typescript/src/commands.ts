@@ -54,8 +54,8 @@ export interface RunOptions {
   /** Standard input, text or bytes. Default: empty. */
   stdin?: string | Uint8Array | undefined;
   /**
-   * Deadline in seconds, above 0. Past it the command is killed with everything that it started, and the result
-   * has exit code 124, reason `"deadline"` and what was written until then. Default 30; null means none.
+   * Deadline in seconds. Past it the command is killed with everything that it started, and the result
+   * has exit code 124, reason `"deadline"` and what was written until then. Default 30; null or 0: none.
    */
   timeout?: number | null | undefined;
   /** The same as `timeout`. */

@@ -98,6 +98,10 @@ export function pathText(path: FilePath): string {
 
 export function modeDigits(where: string, mode: unknown): string | undefined {
   if (mode === undefined || typeof mode === "string") return mode;
+  if (typeof mode === "number" && mode > 0o777 && mode <= 777 && /^[0-7]{3}$/.test(String(mode))) {
+    // As octal digits it is what people write; as a number, bits that nobody wants.
+    throw new TypeError(`${where}: 'mode' ${mode} is decimal; write 0o${mode} or "0${mode}"`);
+  }
   if (Number.isSafeInteger(mode) && (mode as number) >= 0)
     return (mode as number).toString(8).padStart(4, "0");
   throw new TypeError(`${where}: 'mode' must be an integer such as 0o644 or octal digits such as "0644"`);

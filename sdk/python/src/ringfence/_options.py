@@ -128,6 +128,9 @@ def file_mode(call: str, value: object) -> str | None:
         return digits.zfill(4)
     if not 0 <= value <= 0o7777:
         raise ValueError(f"{call}: mode {value!r} is outside 0 to 0o7777; write it in octal, as 0o644")
+    if 0o777 < value <= 777 and re.fullmatch(r"[0-7]{3}", str(value)):
+        # As octal digits it is what people write; as a number, bits that nobody wants.
+        raise ValueError(f"{call}: mode {value!r} is decimal; write 0o{value} or {str(value)!r}")
     return f"{value:04o}"
 
 

@@ -13,7 +13,6 @@ import {
   IsDirectoryError,
   localFile,
   NotFoundError,
-  NotYetSupportedError,
   Sandbox,
   SandboxEndedError,
   TemplateNotFoundError,

@@ -130,6 +130,7 @@ describe("files.write", () => {
     ["half a surrogate pair in a path", "/\ud800", "", {}, /surrogate/],
     ["an unknown option", "/x", "", { encoding: "utf8" }, /unknown option 'encoding'/],
     ["a mode that is none", "/x", "", { mode: 0.5 }, /'mode' must be/],
+    ["a mode in decimal", "/x", "", { mode: 644 }, /0o644/],
   ];
   for (const [name, path, data, given, message] of wrong) {
     test(`refuses ${name} before anything is sent`, async () => {

@@ -97,7 +97,7 @@ class AsyncCommands:
             envs: another name of env.
             user: who runs it. Default: the sandbox's user.
             stdin: what it reads; text is sent as UTF-8. Default: nothing, an end of file at once.
-            timeout: seconds until it is killed, above 0. Default 30; None: no deadline.
+            timeout: seconds until it is killed. Default 30; None or 0: no deadline.
             timeout_seconds: another name of timeout.
             output_limit_bytes: how much of each stream the result keeps, 1 to 67108864. Default 10485760. Of more, the
                 tail is kept, `truncated` says so, and the command goes on.
