@@ -132,10 +132,8 @@ func decodeMessage(binary bool, raw []byte) (any, error) {
 		WithHint("there are window, close_stdin, resize, signal and detach")
 }
 
-// outputHeader is what precedes the bytes of a message of output: the channel and the
-// position, most significant byte first.
-const outputHeader = 9
-
+// appendOutput appends a message of output: the channel, the position with its most
+// significant byte first, and the bytes.
 func appendOutput(buf []byte, stream ringfence.Stream, position uint64, data []byte) []byte {
 	buf = append(buf, byte(stream))
 	buf = binary.BigEndian.AppendUint64(buf, position)

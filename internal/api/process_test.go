@@ -259,7 +259,7 @@ func (w *world) dial(id string, o *websocket.DialOptions) (*socket, *http.Respon
 
 func (w *world) connect(id, first string) *socket {
 	w.t.Helper()
-	s, _, err := w.dial(id, &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + w.key}}, Subprotocols: []string{"ringfence.v1"}})
+	s, _, err := w.dial(id, &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + w.key}}, Subprotocols: []string{"ringfence.v1"}}) //nolint:bodyclose // Dial has read it
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -513,7 +513,7 @@ func TestSessionAccess(t *testing.T) {
 		{"a page of another name", []string{"ringfence.v1", "ringfence.token." + w.key}, http.Header{"Origin": {origin}}, 403},
 		{"a page of a sandbox", []string{"ringfence.v1", "ringfence.token." + w.key}, http.Header{"Origin": {"null"}}, 403},
 	} {
-		s, resp, err := w.dial(id, &websocket.DialOptions{HTTPHeader: tt.header, Subprotocols: tt.protocols})
+		s, resp, err := w.dial(id, &websocket.DialOptions{HTTPHeader: tt.header, Subprotocols: tt.protocols}) //nolint:bodyclose // Dial has read it
 		if resp == nil || resp.StatusCode != tt.status || (err == nil) != (tt.status == 101) {
 			t.Errorf("%s: %v %v", tt.what, resp, err)
 			continue

@@ -61,7 +61,7 @@ func (c *call) connect() error {
 	var fault *sessionError
 	switch {
 	case err == nil:
-		err = conn.Close(websocket.StatusNormalClosure, "")
+		_ = conn.Close(websocket.StatusNormalClosure, "") // all was said
 	case errors.As(err, &fault):
 		c.logFault(c.w, fault.err)
 		if s.say(errorMessage{"error", c.w.wire(fault.err)}) == nil {
@@ -101,9 +101,9 @@ func (s *session) serve() error {
 			s.kill(project, id)
 		}
 	} else {
-		from := uint64(0)
-		if from, err = attachPosition(first.Attach.From); err != nil {
-			return &sessionError{err}
+		from, ferr := attachPosition(first.Attach.From)
+		if ferr != nil {
+			return &sessionError{ferr}
 		}
 		exit, _, err = s.Engine.FollowProcess(s.ctx, project, id, first.Attach.Process, from, true, s)
 	}

@@ -331,7 +331,9 @@ func TestTerminal(t *testing.T) {
 		x.keys("echo pane-$((40+2))\r")
 		x.see("pane-42")
 		x.size(100, 30)
-		waitFor(t, func() bool { return strings.HasPrefix(w.run(t, "tmux -L t display -p -t s '#{window_width}x#{window_height}'"), "100x") })
+		waitFor(t, func() bool {
+			return strings.HasPrefix(w.run(t, "tmux -L t display -p -t s '#{window_width}x#{window_height}'"), "100x")
+		})
 		x.keys("\x02d") // prefix, detach
 		x.see("detached")
 		x.ends(0)
