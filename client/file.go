@@ -52,6 +52,11 @@ type FileInfo struct {
 	Group      string
 	ModifiedAt time.Time
 	Target     string // of a symlink
+	// ETag changes with the content, the permissions, and when another file takes its
+	// place; WriteOptions.IfMatch takes it.
+	ETag string
+	// Metadata is text by keys; nil when there is none, and in a list unless it was asked for.
+	Metadata map[string]string
 }
 
 // IsDir reports whether the file is a directory.
@@ -63,6 +68,10 @@ type WriteOptions struct {
 	Owner string
 	// Mode is the permission bits; 0: those of the file that is replaced, else 0644.
 	Mode uint32
+	// IfMatch replaces only the file that has this ETag, CreateOnly only makes a new
+	// file: precondition_failed otherwise.
+	IfMatch    string
+	CreateOnly bool
 }
 
 // MkdirOptions says how a directory is made.
@@ -202,7 +211,7 @@ func (f Files) Exists(ctx context.Context, path string) (bool, error) {
 }
 
 // List lists a directory: depth 1 is its entries, 2 theirs as well, up to 64; 0 is 1.
-// Errors: file_not_found, not_directory, invalid_argument (more than 100,000 entries).
+// Errors: file_not_found, not_directory, invalid_argument (more than 100,000 entries; Walk takes any number).
 func (f Files) List(ctx context.Context, path string, depth int) ([]FileInfo, error) {
 	query := f.query(path)
 	if depth != 0 {
@@ -318,12 +327,16 @@ type wireFile struct {
 	Group      string   `json:"group"`
 	ModifiedAt wireTime `json:"modified_at"`
 	Target     string   `json:"target"`
+	ETag       string   `json:"etag"`
+
+	Metadata map[string]string `json:"metadata"`
 }
 
 func (w *wireFile) info() (FileInfo, error) {
 	info := FileInfo{
 		Path: w.Path, Name: w.Name, Type: w.Type, Size: w.Size, UID: w.UID, GID: w.GID,
 		Owner: w.Owner, Group: w.Group, ModifiedAt: w.ModifiedAt.Time, Target: w.Target,
+		ETag: w.ETag, Metadata: w.Metadata,
 	}
 	mode, err := strconv.ParseUint(w.Mode, 8, 32)
 	if err != nil {

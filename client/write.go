@@ -15,7 +15,7 @@ import (
 // is replaced at once when all bytes are there: a reader sees the old or the new one,
 // and a write that fails leaves the old one. It is never sent twice.
 //
-// Errors: invalid_argument, is_directory, file_permission, disk_full, too_large.
+// Errors: invalid_argument, is_directory, file_permission, disk_full, too_large, precondition_failed.
 func (f Files) Write(ctx context.Context, path string, r io.Reader, o WriteOptions) (FileInfo, error) {
 	query := f.query(path)
 	if o.Owner != "" {
@@ -25,7 +25,13 @@ func (f Files) Write(ctx context.Context, path string, r io.Reader, o WriteOptio
 		query.Set("mode", formatMode(o.Mode))
 	}
 	watched := &source{r: r}
-	req := request{method: http.MethodPut, path: f.s.path("/files"), query: query, stream: r, size: sizeOf(r), what: "write a file"}
+	req := request{method: http.MethodPut, path: f.s.path("/files"), query: query, stream: r, size: sizeOf(r), what: "write a file", header: http.Header{}}
+	if o.IfMatch != "" {
+		req.header.Set("If-Match", o.IfMatch)
+	}
+	if o.CreateOnly {
+		req.header.Set("If-None-Match", "*")
+	}
 	if req.size < 0 {
 		req.stream = watched // else the reader itself, which the kernel may copy from
 	}

@@ -78,6 +78,9 @@ type Limits struct {
 	// RatioFrom bytes came out: 1000 and 64 MiB.
 	Ratio     int64
 	RatioFrom int64
+	// LeadsOut, when not nil, is told of symbolic links that lead out of the directory.
+	// They are then left out, and the archive is not refused for them.
+	LeadsOut func(*Entry)
 }
 
 func (l Limits) filled() Limits {
@@ -174,8 +177,8 @@ func checkTarget(name, target string) error {
 }
 
 // check brings an entry that was read into the form that unpackers rely on. skip: it
-// is the directory itself.
-func (e *Entry) check() (skip bool, err error) {
+// is the directory itself, or a link that is left out.
+func (e *Entry) check(leadsOut func(*Entry)) (skip bool, err error) {
 	original := e.Name
 	if e.Name, err = cleanName(e.Name); err != nil {
 		return false, err
@@ -188,7 +191,12 @@ func (e *Entry) check() (skip bool, err error) {
 	}
 	switch e.Kind {
 	case Symlink:
-		return false, checkTarget(e.Name, e.Target)
+		err := checkTarget(e.Name, e.Target)
+		if err != nil && leadsOut != nil {
+			leadsOut(e)
+			return true, nil
+		}
+		return false, err
 	case Hardlink:
 		target, err := cleanName(e.Target)
 		if err != nil || target == "" || target == e.Name {

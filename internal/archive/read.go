@@ -109,11 +109,14 @@ func readTar(f Format, s *source, m *meter, each Each) error {
 		var out int64
 		stream = counted{gz, m, &out}
 	}
-	buffered := bufio.NewReaderSize(stream, readBuffer)
+	buffered := &ending{r: bufio.NewReaderSize(stream, readBuffer)}
 	tr := tar.NewReader(buffered)
 	last := ""
 	for {
 		h, err := tr.Next()
+		if errors.Is(err, io.EOF) && buffered.ended { // an archive says where its end is
+			return Refuse("", "the archive ends too early")
+		}
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -144,7 +147,7 @@ func readTar(f Format, s *source, m *meter, each Each) error {
 			return Refuse(h.Name, "it is of the unknown type %q", h.Typeflag)
 		}
 		last = h.Name
-		skip, err := e.check()
+		skip, err := e.check(m.LeadsOut)
 		if err == nil {
 			err = m.entry(e)
 		}
@@ -167,6 +170,18 @@ func readTar(f Format, s *source, m *meter, each Each) error {
 		return damaged("", err)
 	}
 	return nil
+}
+
+// ending remembers whether its reader came to its end.
+type ending struct {
+	r     io.Reader
+	ended bool
+}
+
+func (e *ending) Read(p []byte) (int, error) {
+	n, err := e.r.Read(p)
+	e.ended = e.ended || err == io.EOF //nolint:errorlint // an error that wraps it is a failure
+	return n, err
 }
 
 // content says what went wrong with a file's bytes in the archive's terms.

@@ -7,6 +7,7 @@ import (
 	"compress/gzip"
 	"io"
 	"io/fs"
+	"time"
 	"unicode/utf8"
 
 	"ringfence.dev/ringfence"
@@ -76,7 +77,7 @@ func (w *Writer) begin(e *Entry) (io.Writer, error) {
 	if w.zip != nil {
 		return w.beginZip(e)
 	}
-	h := &tar.Header{Name: e.Name, Mode: int64(e.Mode), ModTime: e.ModTime, Uid: e.UID, Gid: e.GID, Uname: e.Owner, Gname: e.Group}
+	h := &tar.Header{Name: e.Name, Mode: int64(e.Mode), ModTime: e.ModTime.Truncate(time.Second), Uid: e.UID, Gid: e.GID, Uname: e.Owner, Gname: e.Group}
 	switch e.Kind {
 	case Dir:
 		h.Typeflag = tar.TypeDir

@@ -154,7 +154,7 @@ func (z *zipReader) entries(each Each) error {
 				return err
 			}
 		}
-		skip, err := e.check()
+		skip, err := e.check(z.LeadsOut)
 		if err == nil {
 			err = z.entry(&e.Entry)
 		}

@@ -18,14 +18,19 @@ import (
 
 func (a *App) copyCommand() *cobra.Command {
 	var user, owner, mode string
+	var recursive, skipLinks bool
 	c := &cobra.Command{
 		Use:   "cp FROM TO",
-		Short: "Copy a file into or out of a sandbox",
-		Long: "Copy a file into or out of a sandbox. One of the two is ID:/PATH, the other a local path, or - for\n" +
+		Short: "Copy files into or out of a sandbox",
+		Long: "Copy a file, or with -r a directory, into or out of a sandbox. One of the two is ID:/PATH, the other a local path, or - for\n" +
 			"stdin or stdout. A target that is a local directory, or that ends in a slash, gets the file's own name.\n" +
-			"A file is replaced at once when all of it is there.",
+			"A file is replaced at once when all of it is there.\n\n" +
+			"With -r, a target that is a directory, or that ends in a slash, gets a directory of the source's own name in it,\n" +
+			"unless the source ends in /. and stands for what is in it. Whatever a sandbox sends, nothing outside the target\n" +
+			"is touched: links that lead out of it are refused.",
 		Example: "  ringfence cp data.csv $id:/home/user/\n  ringfence cp $id:/home/user/chart.png .\n" +
-			"  ringfence cp $id:/var/log/app.log - | tail\n  tar c dir | ringfence cp - $id:/tmp/dir.tar",
+			"  ringfence cp $id:/var/log/app.log - | tail\n  tar c dir | ringfence cp - $id:/tmp/dir.tar\n" +
+			"  ringfence cp -r project $id:/home/user/\n  ringfence cp -r $id:/home/user/out/. results",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -46,6 +51,21 @@ func (a *App) copyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if recursive {
+				d := dirCopy{files: c.Open(fromID + toID).Files().As(user), owner: owner, skipLinks: skipLinks}
+				switch {
+				case mode != "":
+					return usage("--mode is about one file; with -r each keeps its own")
+				case to:
+					return a.uploadDir(cmd.Context(), d, args[0], toPath)
+				case owner != "":
+					return usage("--owner is about files in a sandbox")
+				}
+				return a.downloadDir(cmd.Context(), d, fromPath, args[1])
+			}
+			if skipLinks {
+				return usage("--skip-links goes with -r")
+			}
 			if to {
 				return a.upload(cmd.Context(), c.Open(toID).Files().As(user), args[0], toPath, o)
 			}
@@ -59,6 +79,8 @@ func (a *App) copyCommand() *cobra.Command {
 			return a.PrintJSON(map[string]any{"path": local, "size": size})
 		},
 	}
+	c.Flags().BoolVarP(&recursive, "recursive", "r", false, "copy a directory with all that is in it")
+	c.Flags().BoolVar(&skipLinks, "skip-links", false, "with -r out of a sandbox: leave links that lead out of the directory out, and name them")
 	c.Flags().StringVarP(&user, "user", "u", "", "who acts in the sandbox (default: root)")
 	c.Flags().StringVar(&owner, "owner", "", "who will own the file in the sandbox (default: who acts)")
 	c.Flags().StringVar(&mode, "mode", "", "permissions of the file in the sandbox, in octal (default: the local file's)")
@@ -87,7 +109,7 @@ func (a *App) upload(ctx context.Context, files client.Files, local, remote stri
 			return localFileError(err)
 		}
 		if info.IsDir() {
-			return usage("%q is a directory", local).WithHint("send an archive: tar -C %s -c . | ringfence exec ID -- tar -C DIR -x", local)
+			return usage("%q is a directory", local).WithHint("copy it with -r")
 		}
 		if o.Mode == 0 && info.Mode().IsRegular() {
 			o.Mode = uint32(info.Mode().Perm())
@@ -126,7 +148,7 @@ func (a *App) download(ctx context.Context, files client.Files, remote, local st
 	if err != nil {
 		var e *ringfence.Error
 		if errors.As(err, &e) && e.Code == ringfence.CodeIsDirectory {
-			return "", 0, e.WithHint("fetch an archive: ringfence exec ID -- tar -C %s -c . > dir.tar", remote)
+			return "", 0, e.WithHint("copy it with -r")
 		}
 		return "", 0, err
 	}

@@ -154,7 +154,7 @@ func removeTree(ch *channel, parent int, name string, depth int) error {
 	if depth > maxTree {
 		return unix.ELOOP
 	}
-	fd, err := unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	fd, err := openDirAt(parent, name)
 	if err != nil {
 		return err
 	}

@@ -231,7 +231,7 @@ func (c *copier) file(from int, name string, to int, as string) error {
 }
 
 func (c *copier) dir(from int, name string, to int, as string, depth int) error {
-	in, err := unix.Openat(from, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	in, err := openDirAt(from, name)
 	if err != nil {
 		return err
 	}
@@ -243,7 +243,7 @@ func (c *copier) dir(from int, name string, to int, as string, depth int) error 
 	if err := unix.Mkdirat(to, as, 0o700); err != nil {
 		return err
 	}
-	out, err := unix.Openat(to, as, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	out, err := openDirAt(to, as)
 	if err != nil {
 		return err
 	}

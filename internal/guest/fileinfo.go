@@ -134,3 +134,25 @@ func statFile(a *agent, _ *channel, f guestproto.FilePath) (any, error) {
 	}
 	return info, nil
 }
+
+// openDirAt opens a directory in an open one, and follows no link. In gVisor O_DIRECTORY
+// makes O_NOFOLLOW ineffective: a link to a directory is followed. So what was opened
+// is looked at instead.
+func openDirAt(dir int, name string) (int, error) {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err == unix.ENXIO { // a socket
+		return -1, unix.ENOTDIR
+	}
+	if err != nil {
+		return -1, err
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		err = unix.ENOTDIR
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}

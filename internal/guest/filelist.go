@@ -145,7 +145,7 @@ func (l *lister) entry(fd int, dir, name string, depth int, after []string) erro
 	if kind != unix.S_IFDIR || depth <= 1 {
 		return nil
 	}
-	sub, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	sub, err := openDirAt(fd, name)
 	if err == nil {
 		return l.walk(sub, full, depth-1, after)
 	}

@@ -104,7 +104,7 @@ func (m *moder) entry(dir int, name string, depth int) error {
 	}
 	kind := st.Mode & unix.S_IFMT
 	if kind == unix.S_IFDIR {
-		fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		fd, err := openDirAt(dir, name)
 		if err != nil {
 			return err
 		}

@@ -155,7 +155,7 @@ func (s *searcher) walk(fd int, dir, below string, depth int) error {
 		if st.Mode&unix.S_IFMT != unix.S_IFDIR || depth <= 1 {
 			continue
 		}
-		sub, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		sub, err := openDirAt(fd, name)
 		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
 			return err
 		}

@@ -184,9 +184,8 @@ func (x *unpacker) open(name string) (int, error) {
 
 // step opens a directory in another one, or makes it.
 func (x *unpacker) step(dir int, name string) (int, error) {
-	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	for try := 0; ; try++ {
-		fd, err := unix.Openat(dir, name, flags, 0)
+		fd, err := openDirAt(dir, name)
 		if !errors.Is(err, unix.ENOENT) || try == maxTries {
 			return fd, err
 		}
