@@ -13,7 +13,7 @@ import (
 
 // eventStream reads server-sent events.
 type eventStream struct {
-	t     *testing.T
+	t     testing.TB
 	lines *bufio.Scanner
 	id    string
 }

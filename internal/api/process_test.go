@@ -242,7 +242,7 @@ func TestQuietStreams(t *testing.T) {
 
 // socket is a client's end of a session, without the client.
 type socket struct {
-	t    *testing.T
+	t    testing.TB
 	conn *websocket.Conn
 }
 

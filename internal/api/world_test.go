@@ -24,7 +24,7 @@ import (
 
 // world is a server over a real store and the fake driver.
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	url    string
 	key    string
 	engine *engine.Engine
@@ -92,9 +92,9 @@ func (s someTemplates) Lookup(name string) (ringfence.Template, error) {
 	return ringfence.Template{}, ringfence.Errorf(ringfence.CodeTemplateNotFound, "there is no template %q", name).WithHint("near names: base, code-interpreter")
 }
 
-func newWorld(t *testing.T) *world { return newWorldWith(t, fake.Options{}) }
+func newWorld(t testing.TB) *world { return newWorldWith(t, fake.Options{}) }
 
-func newWorldWith(t *testing.T, o fake.Options) *world {
+func newWorldWith(t testing.TB, o fake.Options) *world {
 	t.Helper()
 	return newWorldOf(t, o, api.Options{})
 }
@@ -105,7 +105,7 @@ func newWorldServing(t *testing.T, keepAlive, stall time.Duration) *world {
 	return newWorldOf(t, fake.Options{}, api.Options{KeepAlive: keepAlive, Stall: stall})
 }
 
-func newWorldOf(t *testing.T, o fake.Options, server api.Options) *world {
+func newWorldOf(t testing.TB, o fake.Options, server api.Options) *world {
 	t.Helper()
 	w := &world{t: t, host: &roomyHost{available: 100_000}, log: &lockedBuffer{}}
 	var err error
@@ -152,7 +152,7 @@ type reply struct {
 }
 
 // json decodes the answer.
-func (r reply) json(t *testing.T) map[string]any {
+func (r reply) json(t testing.TB) map[string]any {
 	t.Helper()
 	var m map[string]any
 	if err := json.Unmarshal(r.body, &m); err != nil {
