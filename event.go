@@ -14,8 +14,8 @@ const (
 	EventProcessEnded    EventType = "process_ended"    // process, exit_code, signal, reason
 	EventFileWritten     EventType = "file_written"     // path, size
 	EventFileRemoved     EventType = "file_removed"     // path
-	EventFileRenamed     EventType = "file_renamed"     // from, to
-	EventFileCopied      EventType = "file_copied"      // from, to
+	EventFileRenamed     EventType = "file_renamed"     // path, to
+	EventFileCopied      EventType = "file_copied"      // path, to
 	EventFileChanged     EventType = "file_changed"     // path: mode, owner or metadata
 	EventDirectoryMade   EventType = "directory_made"   // path
 	EventArchiveUnpacked EventType = "archive_unpacked" // path, files

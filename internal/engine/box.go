@@ -22,13 +22,14 @@ type box struct {
 
 	// ctx ends when the end of the sandbox is on record; its cause is a sandbox_ended
 	// error that says why.
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	gone   chan struct{} // closed when nothing of it is left on the host
-	ports  ports
-	usage  usage
-	calls  atomic.Int32 // calls on the data plane that are in progress
-	ping   atomic.Bool  // a ping is in progress
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	gone    chan struct{} // closed when nothing of it is left on the host
+	ports   ports
+	watched sync.Map // ids of the processes whose end somebody waits for, to put it on record
+	usage   usage
+	calls   atomic.Int32 // calls on the data plane that are in progress
+	ping    atomic.Bool  // a ping is in progress
 
 	commands sync.Map      // ids of the commands that somebody waits for
 	doomed   sync.Map      // ids of processes whose kill failed with the link → its reason

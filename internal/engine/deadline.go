@@ -58,6 +58,9 @@ func (b *box) keepDeadlines() {
 		return
 	}
 	for _, p := range list {
+		if _, followed := b.commands.Load(p.ID); !followed {
+			b.watchEnd(p.ID) // a former daemon started it
+		}
 		if p.DeadlineAt == 0 {
 			continue
 		}

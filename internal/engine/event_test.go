@@ -53,8 +53,19 @@ func TestEvents(t *testing.T) {
 	if got := types(m.events(d, engine.EventFilter{Sandbox: b.ID}).Events); got != "created started" {
 		t.Errorf("the other has %s", got)
 	}
+	if _, _, err := shell(d, b.ID, "exit 3"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Mkdir(t.Context(), engine.FileRef{Project: project, Sandbox: b.ID, Path: "/new"}, "", 0); err != nil {
+		t.Fatal(err)
+	}
+	did := m.events(d, engine.EventFilter{Sandbox: b.ID, After: all.Next})
+	if got := types(did.Events); got != "process_started process_ended directory_made" || did.Events[1].Data["exit_code"] != 3 || did.Events[2].Data["path"] != "/new" {
+		t.Errorf("the other did %s: %+v", got, did.Events)
+	}
+	all = m.events(d, engine.EventFilter{After: none.Next})
 	first := m.events(d, engine.EventFilter{Limit: 2})
-	if rest := m.events(d, engine.EventFilter{After: first.Next}); types(rest.Events) != "created started ended" || rest.Next != all.Next {
+	if rest := m.events(d, engine.EventFilter{After: first.Next}); !strings.HasPrefix(types(rest.Events), "created started ended") || rest.Next != all.Next {
 		t.Errorf("after two there is %s, next %s", types(rest.Events), rest.Next)
 	}
 	if now := m.events(d, engine.EventFilter{After: "now"}); len(now.Events) != 0 || now.Next != all.Next {

@@ -103,7 +103,10 @@ func (e *Engine) WriteFile(ctx context.Context, f FileRef, o WriteOptions, body 
 	if err := validOwner("owner", o.Owner); err != nil {
 		return info, err
 	}
+	size := map[string]any{}
+	defer e.changed(f, &err, ringfence.EventFileWritten, size)
 	err = e.call(ctx, f, func(conn *guestlink.Conn) error {
+		defer func() { size["size"] = info.Size }()
 		got, err := conn.WriteFile(ctx, guestproto.FileWrite{FilePath: f.guest(), Owner: o.Owner, Mode: o.Mode, IfMatch: o.IfMatch, Create: o.Create}, body)
 		info = fileInfo(got)
 		return err
@@ -185,6 +188,7 @@ func (e *Engine) Mkdir(ctx context.Context, f FileRef, owner string, mode uint32
 	if err := validOwner("owner", owner); err != nil {
 		return info, err
 	}
+	defer e.changed(f, &err, ringfence.EventDirectoryMade, map[string]any{})
 	err = e.call(ctx, f, func(conn *guestlink.Conn) error {
 		got, err := conn.Mkdir(ctx, guestproto.FileMkdir{FilePath: f.guest(), Owner: owner, Mode: mode})
 		info = fileInfo(got)
@@ -198,6 +202,7 @@ func (e *Engine) Rename(ctx context.Context, f FileRef, to string) (info ringfen
 	if err := validPath("to", to); err != nil {
 		return info, err
 	}
+	defer e.changed(f, &err, ringfence.EventFileRenamed, map[string]any{"to": to})
 	err = e.call(ctx, f, func(conn *guestlink.Conn) error {
 		got, err := conn.Rename(ctx, guestproto.FileRename{FilePath: f.guest(), To: to})
 		info = fileInfo(got)
@@ -207,7 +212,8 @@ func (e *Engine) Rename(ctx context.Context, f FileRef, to string) (info ringfen
 }
 
 // Remove removes a file, or with recursive a directory and all that is in it.
-func (e *Engine) Remove(ctx context.Context, f FileRef, recursive bool) error {
+func (e *Engine) Remove(ctx context.Context, f FileRef, recursive bool) (err error) {
+	defer e.changed(f, &err, ringfence.EventFileRemoved, map[string]any{})
 	return e.call(ctx, f, func(conn *guestlink.Conn) error {
 		return conn.Remove(ctx, guestproto.FileRemove{FilePath: f.guest(), Recursive: recursive})
 	})

@@ -40,6 +40,7 @@ func (e *Engine) ChangeMode(ctx context.Context, f FileRef, m ModeChange) (info 
 	if err := validOwner("group", m.Group); err != nil {
 		return info, err
 	}
+	defer e.changed(f, &err, ringfence.EventFileChanged, map[string]any{})
 	return e.infoCall(ctx, f, func(conn *guestlink.Conn) (guestproto.FileInfo, error) {
 		return conn.ChangeMode(ctx, guestproto.FileMode{FilePath: f.guest(), Mode: m.Mode, Owner: m.Owner, Group: m.Group, Recursive: m.Recursive})
 	})
@@ -54,13 +55,15 @@ func (e *Engine) CopyFile(ctx context.Context, f FileRef, to string, recursive b
 	if err := validOwner("owner", owner); err != nil {
 		return info, err
 	}
+	defer e.changed(f, &err, ringfence.EventFileCopied, map[string]any{"to": to})
 	return e.infoCall(ctx, f, func(conn *guestlink.Conn) (guestproto.FileInfo, error) {
 		return conn.CopyFile(ctx, guestproto.FileCopy{FilePath: f.guest(), To: to, Recursive: recursive, Owner: owner})
 	})
 }
 
 // ChangeMetadata sets and removes metadata of a file: text by keys.
-func (e *Engine) ChangeMetadata(ctx context.Context, f FileRef, set map[string]string, remove []string) (ringfence.FileInfo, error) {
+func (e *Engine) ChangeMetadata(ctx context.Context, f FileRef, set map[string]string, remove []string) (info ringfence.FileInfo, err error) {
+	defer e.changed(f, &err, ringfence.EventFileChanged, map[string]any{})
 	return e.infoCall(ctx, f, func(conn *guestlink.Conn) (guestproto.FileInfo, error) {
 		return conn.ChangeMetadata(ctx, guestproto.FileMetadata{FilePath: f.guest(), Set: set, Remove: remove})
 	})
@@ -163,6 +166,7 @@ func (e *Engine) WriteArchive(ctx context.Context, f FileRef, format archive.For
 	if err := validOwner("owner", owner); err != nil {
 		return counts, err
 	}
+	defer e.changed(f, &err, ringfence.EventArchiveUnpacked, map[string]any{})
 	err = e.call(ctx, f, func(conn *guestlink.Conn) error {
 		got, err := conn.WriteArchive(ctx, guestproto.ArchiveWrite{FilePath: f.guest(), Format: string(format), Owner: owner}, body)
 		counts = ringfence.ArchiveCounts(got)

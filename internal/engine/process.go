@@ -55,6 +55,8 @@ func (e *Engine) StartProcess(ctx context.Context, project, id string, spec ring
 			return err
 		}
 		p = processOf(info)
+		b.processStarted(p)
+		b.watchEnd(p.ID)
 		b.keepDeadline(deadlineAt)
 		if spec.Stdin != nil {
 			b.e.wg.Go(func() {

@@ -37,6 +37,12 @@ func (e *Engine) RunProcess(ctx context.Context, project, id string, spec ringfe
 	defer b.commands.Delete(r.id)
 	exit, err := r.run(ctx)
 	r.letSinkGo()
+	switch {
+	case r.known && r.end != nil:
+		b.processEnded(r.id, *r.end)
+	case r.known:
+		b.watchEnd(r.id) // it was left, or is being killed
+	}
 	return exit, b.explain(err)
 }
 
@@ -53,6 +59,8 @@ type run struct {
 	leave                 bool // it goes on when its starter goes
 	startedAt, deadlineAt time.Time
 	expired               bool // the deadline has passed
+	known                 bool // its start is on record
+	end                   *ringfence.ProcessEnd
 }
 
 // message is the spec as the agent takes it.
@@ -101,6 +109,7 @@ func (r *run) run(ctx context.Context) (ringfence.CommandExit, error) {
 			err = r.ended(end.Position)
 			exit.Duration = time.Since(began)
 			how := endOf(end)
+			r.end = &how
 			exit.ExitCode, exit.Signal, exit.Reason, exit.Lost = how.ExitCode, how.Signal, how.Reason, r.lost
 			return exit, err
 		}
@@ -137,6 +146,8 @@ func (r *run) start(ctx context.Context, conn *guestlink.Conn) (*guestlink.Proce
 		p.Tag, p.Command, p.Args, p.WorkDir, p.User = r.spec.Tag, r.spec.Shell, r.spec.Args, r.spec.WorkDir, r.spec.User
 		p.StartedAt, p.DeadlineAt = r.startedAt, r.deadlineAt
 	}
+	r.known = true
+	r.b.processStarted(p)
 	if err := r.started(p, 0, proc.From()); err != nil {
 		r.abandon(conn, proc)
 		return nil, err
