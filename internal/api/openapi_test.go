@@ -376,7 +376,7 @@ func TestAnswersFitTheContract(t *testing.T) {
 			continue // it needs a terminal, and the fake has none
 		}
 		if strings.HasSuffix(name, "/ports/{port}/{rest}") || strings.HasSuffix(name, "/tcp/{port}") {
-			continue // port_test.go and tcp_test.go: what comes is the guest's
+			continue // port_test.go and test/ports: what comes is the guest's
 		}
 		if !answered[name] {
 			t.Errorf("%s was never seen to succeed", name)
