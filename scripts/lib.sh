@@ -53,11 +53,18 @@ finish() {
 # step NAME COMMAND…: start and finish.
 step() { start "$@"; finish "$1"; }
 
-# stop_jobs ends what was started and not finished.
+# stop_jobs ends what was started and not finished, with all that it started. npm takes
+# its time to undo what it began, and outlives the script that called it.
 stop_jobs() {
 	local pid
 	for pid in "${job_pid[@]}"; do kill -TERM -- "-$pid" 2>/dev/null || true; done
-	for pid in "${job_pid[@]}"; do wait "$pid" 2>/dev/null || true; done
+	for pid in "${job_pid[@]}"; do
+		for _ in $(seq 100); do
+			kill -0 -- "-$pid" 2>/dev/null || continue 2
+			sleep 0.1
+		done
+		kill -KILL -- "-$pid" 2>/dev/null || true
+	done
 	job_pid=()
 }
 trap stop_jobs EXIT
