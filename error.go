@@ -35,6 +35,7 @@ const (
 	CodeTooLarge           Code = "too_large"           // the body is over the limit
 	CodeRangeInvalid       Code = "range_invalid"       // the byte range does not fit the file
 	CodeResourceExhausted  Code = "resource_exhausted"  // the host or a quota has no room; try again later
+	CodeSandboxPaused      Code = "sandbox_paused"      // the sandbox is paused, or was paused during the call
 	CodeSandboxEnded       Code = "sandbox_ended"       // the sandbox ended before or during the call
 	CodeDeadlineExceeded   Code = "deadline_exceeded"   // the call's own deadline passed; its outcome may be unknown
 	CodeCanceled           Code = "canceled"            // the caller went away
@@ -158,6 +159,7 @@ var ErrorTable = []ErrorRow{
 	{CodeTooLarge, 413, 2, "TooLargeError", "send less at a time"},
 	{CodeRangeInvalid, 416, 2, "RangeInvalidError", "ask for bytes that are there"},
 	{CodeResourceExhausted, 429, 6, "ResourceExhaustedError", "try again after the seconds of Retry-After"},
+	{CodeSandboxPaused, 409, 5, "SandboxPausedError", "resume it"},
 	{CodeSandboxEnded, 410, 7, "SandboxEndedError", "create another one"},
 	{CodeDeadlineExceeded, 408, 8, "DeadlineExceededError", "what became of it is not known: look before you try again"},
 	{CodeCanceled, 499, 8, "CanceledError", "what became of it is not known: look before you try again"},

@@ -9,6 +9,9 @@ type EventType string
 const (
 	EventCreated         EventType = "created"          // template
 	EventStarted         EventType = "started"          //
+	EventPaused          EventType = "paused"           //
+	EventResumed         EventType = "resumed"          //
+	EventSnapshotted     EventType = "snapshotted"      // snapshot, name
 	EventEnded           EventType = "ended"            // state, reason, detail
 	EventProcessStarted  EventType = "process_started"  // process, pid, command, tag
 	EventProcessEnded    EventType = "process_ended"    // process, exit_code, signal, reason

@@ -95,7 +95,7 @@ var allowedEdges = map[string][]string{
 	"templates":                  {},
 	"internal/config":            {},
 	"internal/api":               {"internal/engine", "internal/archive", "api"},
-	"internal/api/apitest":       {"internal/api", "internal/engine", "internal/driver/fake", "internal/sqlite"}, // for tests
+	"internal/api/apitest":       {"internal/api", "internal/engine", "internal/driver/fake", "internal/snapshot", "internal/sqlite"}, // for tests
 	"api":                        {},
 	"client":                     {"internal/archive"},
 	"internal/cli":               {"client", "internal/bench"},

@@ -4,10 +4,14 @@ import "time"
 
 // Sandbox is one isolated machine.
 type Sandbox struct {
-	ID         string // [a-z0-9]{20}
-	Project    string
-	Name       string
-	Template   string // canonical name of the template
+	ID       string // [a-z0-9]{20}
+	Project  string
+	Name     string
+	Template string // canonical name of the template
+	// ImagePath and BaseEnv are the template's when the sandbox was made: it may be
+	// built anew meanwhile.
+	ImagePath  string
+	BaseEnv    map[string]string
 	State      State
 	Reason     Reason // why it ended; empty while it lives
 	Detail     string // one sentence about the end, safe to show
@@ -20,9 +24,38 @@ type Sandbox struct {
 	CreatedAt  time.Time
 	StartedAt  time.Time // zero until it runs
 	EndedAt    time.Time // zero until it ended
-	ExpiresAt  time.Time // zero: no life limit
-	Generation int64     // grows with every state change; guards against stale writers
-	TokenHash  [32]byte  // SHA-256 of the access token
+	ExpiresAt  time.Time // when the running period ends; zero: no life limit, or not running
+	PausedAt   time.Time // zero unless it is paused
+	Deadlines  Deadlines
+	Object     string   // content of the snapshot that a paused sandbox is in
+	Generation int64    // grows with every state change; guards against stale writers
+	TokenHash  [32]byte // SHA-256 of the access token
+}
+
+// OnTimeout says what happens when a running period has lasted for its timeout.
+type OnTimeout string
+
+// What can happen then.
+const (
+	OnTimeoutKill  OnTimeout = "kill"
+	OnTimeoutPause OnTimeout = "pause"
+)
+
+// Deadlines are the times after which something happens to a sandbox by itself.
+type Deadlines struct {
+	Timeout      time.Duration  // life of a running period, from its start; 0: none
+	OnTimeout    OnTimeout      // what happens then, and after IdleTimeout
+	IdleTimeout  time.Duration  // of a running sandbox with which nobody does anything; 0: none
+	AutoDelete   *time.Duration // after it was paused; nil: none, 0: at once
+	NoAutoResume bool           // a call on the paused sandbox is refused instead of waking it
+}
+
+// Expires returns when a running period that begins now ends; the zero time: never.
+func (d Deadlines) Expires(begin time.Time) time.Time {
+	if d.Timeout <= 0 {
+		return time.Time{}
+	}
+	return begin.Add(d.Timeout).Truncate(time.Microsecond)
 }
 
 // Size is what a sandbox may use. Each is a hard limit.
@@ -60,7 +93,11 @@ type Move struct {
 	From, To   State
 	Reason     Reason // set when To is an end
 	Detail     string
-	At         time.Time // becomes StartedAt or EndedAt
+	At         time.Time // becomes StartedAt, PausedAt or EndedAt
+	// Object, when set, becomes the sandbox's; a sandbox that is running has none.
+	Object string
+	// ExpiresAt becomes the sandbox's when To is running.
+	ExpiresAt time.Time
 }
 
 // SandboxFilter selects sandboxes of one project, newest first.

@@ -27,8 +27,21 @@ type CreateOptions struct {
 	// Metadata is the caller's own; sandboxes can be listed by it.
 	Metadata map[string]string
 	User     string // who runs commands unless a command says otherwise; the template's when empty
-	// Timeout ends the sandbox this long after its creation, whatever it does. 0: never.
+	// Timeout is how long the sandbox runs, from its creation and from each resume; then
+	// OnTimeout happens. 0: for ever.
 	Timeout time.Duration
+	// OnTimeout is what happens after Timeout and IdleTimeout; kill when empty.
+	OnTimeout ringfence.OnTimeout
+	// IdleTimeout does the same after so long without a command, file call or port
+	// traffic; what is under way counts. 0: never.
+	IdleTimeout time.Duration
+	// AutoDelete deletes the sandbox so long after it was paused; 0: at once. nil: never.
+	AutoDelete *time.Duration
+	// NoAutoResume makes a call on the paused sandbox fail (sandbox_paused) instead of
+	// waking it.
+	NoAutoResume bool
+	// Snapshot is the id of a snapshot to start from, instead of a template.
+	Snapshot string
 	// Network says what may leave the sandbox; nil: what goes to the public internet.
 	Network *ringfence.NetworkPolicy
 }
@@ -51,7 +64,11 @@ type Info struct {
 	CreatedAt time.Time
 	StartedAt time.Time // zero until it runs
 	EndedAt   time.Time // zero until it ended
-	ExpiresAt time.Time // zero: no life limit
+	ExpiresAt time.Time // when the running period ends; zero: no life limit, or paused
+	PausedAt  time.Time // zero unless it is paused
+	IdleAt    time.Time // when it will have been idle for too long; zero: never
+	DeleteAt  time.Time // when it is deleted, being paused; zero: never
+	Deadlines ringfence.Deadlines
 }
 
 // Secret is a credential. It prints as "[secret]"; string(s) is the credential itself.
@@ -119,6 +136,19 @@ func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) 
 	if o.Timeout != 0 {
 		seconds := o.Timeout.Seconds()
 		body.TimeoutSeconds = &seconds
+	}
+	body.OnTimeout, body.Snapshot = o.OnTimeout, o.Snapshot
+	if o.IdleTimeout != 0 {
+		seconds := o.IdleTimeout.Seconds()
+		body.IdleTimeoutSeconds = &seconds
+	}
+	if o.AutoDelete != nil {
+		seconds := o.AutoDelete.Seconds()
+		body.AutoDeleteSeconds = &seconds
+	}
+	if o.NoAutoResume {
+		no := false
+		body.AutoResume = &no
 	}
 	if n := o.Network; n != nil {
 		body.Network = &wireNetwork{AllowOut: n.AllowOut, DenyOut: n.DenyOut, AllowInternetAccess: n.AllowInternetAccess}
@@ -208,6 +238,12 @@ type wireCreate struct {
 	User           string            `json:"user,omitempty"`
 	TimeoutSeconds *float64          `json:"timeout_seconds,omitempty"`
 	Network        *wireNetwork      `json:"network,omitempty"`
+	Snapshot       string            `json:"snapshot,omitempty"`
+
+	OnTimeout          ringfence.OnTimeout `json:"on_timeout,omitempty"`
+	IdleTimeoutSeconds *float64            `json:"idle_timeout_seconds,omitempty"`
+	AutoDeleteSeconds  *float64            `json:"auto_delete_seconds,omitempty"`
+	AutoResume         *bool               `json:"auto_resume,omitempty"`
 }
 
 type wireNetwork struct {
@@ -217,24 +253,34 @@ type wireNetwork struct {
 }
 
 type wireSandbox struct {
-	ID          string            `json:"id"`
-	Name        string            `json:"name"`
-	Template    string            `json:"template"`
-	State       ringfence.State   `json:"state"`
-	Reason      ringfence.Reason  `json:"reason"`
-	Detail      string            `json:"detail"`
-	VCPU        int               `json:"vcpu"`
-	MemoryMiB   int64             `json:"memory_mib"`
-	DiskMiB     int64             `json:"disk_mib"`
-	Metadata    map[string]string `json:"metadata"`
-	User        string            `json:"user"`
-	WorkDir     string            `json:"work_dir"`
-	Network     wireNetwork       `json:"network"`
-	CreatedAt   wireTime          `json:"created_at"`
-	StartedAt   wireTime          `json:"started_at"`
-	EndedAt     wireTime          `json:"ended_at"`
-	ExpiresAt   wireTime          `json:"expires_at"`
-	AccessToken Secret            `json:"access_token"`
+	ID        string            `json:"id"`
+	Name      string            `json:"name"`
+	Template  string            `json:"template"`
+	State     ringfence.State   `json:"state"`
+	Reason    ringfence.Reason  `json:"reason"`
+	Detail    string            `json:"detail"`
+	VCPU      int               `json:"vcpu"`
+	MemoryMiB int64             `json:"memory_mib"`
+	DiskMiB   int64             `json:"disk_mib"`
+	Metadata  map[string]string `json:"metadata"`
+	User      string            `json:"user"`
+	WorkDir   string            `json:"work_dir"`
+	Network   wireNetwork       `json:"network"`
+	CreatedAt wireTime          `json:"created_at"`
+	StartedAt wireTime          `json:"started_at"`
+	EndedAt   wireTime          `json:"ended_at"`
+	ExpiresAt wireTime          `json:"expires_at"`
+	PausedAt  wireTime          `json:"paused_at"`
+	IdleAt    wireTime          `json:"idle_at"`
+	DeleteAt  wireTime          `json:"delete_at"`
+
+	TimeoutSeconds     *float64            `json:"timeout_seconds"`
+	OnTimeout          ringfence.OnTimeout `json:"on_timeout"`
+	IdleTimeoutSeconds *float64            `json:"idle_timeout_seconds"`
+	AutoDeleteSeconds  *float64            `json:"auto_delete_seconds"`
+	AutoResume         bool                `json:"auto_resume"`
+
+	AccessToken Secret `json:"access_token"`
 }
 
 func (w wireSandbox) handle(c *Client) *Sandbox {
@@ -243,6 +289,14 @@ func (w wireSandbox) handle(c *Client) *Sandbox {
 		VCPU: w.VCPU, MemoryMiB: w.MemoryMiB, DiskMiB: w.DiskMiB, Metadata: w.Metadata, User: w.User, WorkDir: w.WorkDir,
 		Network:   ringfence.NetworkPolicy{AllowOut: w.Network.AllowOut, DenyOut: w.Network.DenyOut, AllowInternetAccess: w.Network.AllowInternetAccess},
 		CreatedAt: w.CreatedAt.Time, StartedAt: w.StartedAt.Time, EndedAt: w.EndedAt.Time, ExpiresAt: w.ExpiresAt.Time,
+		PausedAt: w.PausedAt.Time, IdleAt: w.IdleAt.Time, DeleteAt: w.DeleteAt.Time,
+		Deadlines: ringfence.Deadlines{OnTimeout: w.OnTimeout, AutoDelete: span(w.AutoDeleteSeconds), NoAutoResume: !w.AutoResume},
+	}
+	if d := span(w.TimeoutSeconds); d != nil {
+		info.Deadlines.Timeout = *d
+	}
+	if d := span(w.IdleTimeoutSeconds); d != nil {
+		info.Deadlines.IdleTimeout = *d
 	}
 	return &Sandbox{c: c, id: w.ID, token: w.AccessToken, info: info}
 }

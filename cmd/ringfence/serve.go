@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/api"
@@ -104,10 +105,14 @@ func serve(ctx context.Context, c *config.Config, out, errOut io.Writer) (err er
 		return err
 	}
 	defer func() { err = errors.Join(err, gate.Close()) }()
+	maxSnapshots, err := maxSnapshots(c)
+	if err != nil {
+		return err
+	}
 	eng, err := engine.Open(ctx, engine.Options{
 		Store: store, Driver: drv, Templates: templates, Log: log, Snapshots: snapshots, Gateway: engineGateway{gate},
 		Max:      ringfence.Size{VCPU: c.MaxVCPU, MemoryMiB: c.MaxMemoryMiB, DiskMiB: c.MaxDiskMiB},
-		MaxProcs: c.MaxProcs, ReserveMiB: c.MemoryReserveMiB,
+		MaxProcs: c.MaxProcs, ReserveMiB: c.MemoryReserveMiB, MaxSnapshotMiB: maxSnapshots,
 	})
 	if err != nil {
 		return err
@@ -160,6 +165,18 @@ func run(ctx context.Context, server *http.Server, listener net.Listener, log *s
 		return server.Close()
 	}
 	return nil
+}
+
+// maxSnapshots is what snapshots may take on the disk, in MiB.
+func maxSnapshots(c *config.Config) (int64, error) {
+	if c.MaxSnapshotsMiB > 0 {
+		return c.MaxSnapshotsMiB, nil
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(c.DataDir, &fs); err != nil {
+		return 0, ringfence.Errorf(ringfence.CodeInternal, "cannot look at the disk of %s: %w", c.DataDir, err)
+	}
+	return max(int64(fs.Bavail)*fs.Bsize>>21, 1), nil
 }
 
 func databasePath(c *config.Config) string { return filepath.Join(c.DataDir, "ringfence.db") }

@@ -221,6 +221,8 @@ func TestOperatorsMaxima(t *testing.T) {
 		`{"timeout_seconds":0}`: "timeout_seconds", `{"timeout_seconds":-1}`: "timeout_seconds", `{"timeout_seconds":"1"}`: "timeout_seconds", `{"timeout_seconds":1e99}`: "timeout_seconds",
 		`{"name":"a\u0000b"}`: "name", `{"env":{"A=B":"x"}}`: "env", `{"env":{"":"x"}}`: "env", `{"user":"a b"}`: "user",
 		`{"name":"` + strings.Repeat("x", 129) + `"}`: "name", `{"metadata":{"":"x"}}`: "metadata",
+		`{"on_timeout":"stop"}`: "on_timeout", `{"auto_delete_seconds":-1}`: "auto_delete_seconds", `{"idle_timeout_seconds":0}`: "idle_timeout_seconds",
+		`{"auto_resume":"yes"}`: "auto_resume",
 	} {
 		e := w.refused(w.send("POST", "/v1/sandboxes", body), 400, ringfence.CodeInvalidArgument, field)
 		if field == "memory_mib" && body == `{"memory_mib":4097}` && !strings.Contains(fmt.Sprint(e["message"]), "4096") {
@@ -233,8 +235,6 @@ func TestOperatorsMaxima(t *testing.T) {
 func TestNotYetSupported(t *testing.T) {
 	w := newWorld(t)
 	for body, field := range map[string]string{
-		`{"idle_timeout_seconds":5}`: "idle_timeout_seconds", `{"auto_delete_seconds":0}`: "auto_delete_seconds",
-		`{"on_timeout":"pause"}`: "on_timeout", `{"auto_resume":true}`: "auto_resume",
 		`{"network":{"allow_out":["example.com"]}}`: "network.allow_out", `{"network":{"allow_internet_access":true}}`: "network.allow_internet_access",
 	} {
 		e := w.refused(w.send("POST", "/v1/sandboxes", body), 400, ringfence.CodeNotYetSupported, field)

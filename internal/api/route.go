@@ -54,6 +54,16 @@ var Routes = []Route{
 	{"GET", "/v1/sandboxes", ControlPlane, []string{"metadata.", "state", "limit", "cursor"}, (*call).listSandboxes},
 	{"GET", "/v1/sandboxes/{id}", ControlPlane, nil, (*call).getSandbox},
 	{"DELETE", "/v1/sandboxes/{id}", ControlPlane, nil, (*call).deleteSandbox},
+	{"PATCH", "/v1/sandboxes/{id}", ControlPlane, nil, (*call).patchSandbox},
+	{"POST", "/v1/sandboxes/{id}/pause", ControlPlane, nil, (*call).pauseSandbox},
+	{"POST", "/v1/sandboxes/{id}/resume", ControlPlane, nil, (*call).resumeSandbox},
+	{"POST", "/v1/sandboxes/{id}/fork", ControlPlane, nil, (*call).forkSandbox},
+	{"POST", "/v1/sandboxes/{id}/restore", ControlPlane, nil, (*call).restoreSandbox},
+	{"POST", "/v1/sandboxes/{id}/snapshots", ControlPlane, nil, (*call).createSnapshot},
+
+	{"GET", "/v1/snapshots", ControlPlane, []string{"sandbox_id", "limit", "cursor"}, (*call).listSnapshots},
+	{"GET", "/v1/snapshots/{snapshot}", ControlPlane, nil, (*call).getSnapshot},
+	{"DELETE", "/v1/snapshots/{snapshot}", ControlPlane, nil, (*call).deleteSnapshot},
 
 	{"GET", "/v1/sandboxes/{id}/network", DataPlane, nil, (*call).getNetwork},
 	{"PUT", "/v1/sandboxes/{id}/network", ControlPlane, nil, (*call).putNetwork},

@@ -33,43 +33,48 @@ type networkBody struct {
 }
 
 type createBody struct {
-	Name           string            `json:"name"`
-	Template       string            `json:"template"`
-	VCPU           *int              `json:"vcpu"`
-	MemoryMiB      *int64            `json:"memory_mib"`
-	DiskMiB        *int64            `json:"disk_mib"`
-	Env            map[string]string `json:"env"`
-	Metadata       map[string]string `json:"metadata"`
-	User           string            `json:"user"`
-	TimeoutSeconds json.RawMessage   `json:"timeout_seconds"`
-	Network        networkBody       `json:"network"`
-
-	// Known, and refused by name until they exist.
-	IdleTimeoutSeconds json.RawMessage `json:"idle_timeout_seconds"`
-	AutoDeleteSeconds  json.RawMessage `json:"auto_delete_seconds"`
-	OnTimeout          json.RawMessage `json:"on_timeout"`
-	AutoResume         json.RawMessage `json:"auto_resume"`
+	Name      string            `json:"name"`
+	Template  string            `json:"template"`
+	VCPU      *int              `json:"vcpu"`
+	MemoryMiB *int64            `json:"memory_mib"`
+	DiskMiB   *int64            `json:"disk_mib"`
+	Env       map[string]string `json:"env"`
+	Metadata  map[string]string `json:"metadata"`
+	User      string            `json:"user"`
+	Network   networkBody       `json:"network"`
+	Snapshot  string            `json:"snapshot"`
+	deadlinesBody
 }
 
 type sandboxBody struct {
-	ID          string            `json:"id"`
-	Name        string            `json:"name"`
-	Template    string            `json:"template"`
-	State       ringfence.State   `json:"state"`
-	Reason      *ringfence.Reason `json:"reason"`
-	Detail      *string           `json:"detail"`
-	VCPU        int               `json:"vcpu"`
-	MemoryMiB   int64             `json:"memory_mib"`
-	DiskMiB     int64             `json:"disk_mib"`
-	Metadata    map[string]string `json:"metadata"`
-	User        string            `json:"user"`
-	WorkDir     string            `json:"work_dir"`
-	Network     networkBody       `json:"network"`
-	CreatedAt   *string           `json:"created_at"`
-	StartedAt   *string           `json:"started_at"`
-	EndedAt     *string           `json:"ended_at"`
-	ExpiresAt   *string           `json:"expires_at"`
-	AccessToken string            `json:"access_token,omitempty"`
+	ID        string            `json:"id"`
+	Name      string            `json:"name"`
+	Template  string            `json:"template"`
+	State     ringfence.State   `json:"state"`
+	Reason    *ringfence.Reason `json:"reason"`
+	Detail    *string           `json:"detail"`
+	VCPU      int               `json:"vcpu"`
+	MemoryMiB int64             `json:"memory_mib"`
+	DiskMiB   int64             `json:"disk_mib"`
+	Metadata  map[string]string `json:"metadata"`
+	User      string            `json:"user"`
+	WorkDir   string            `json:"work_dir"`
+	Network   networkBody       `json:"network"`
+	CreatedAt *string           `json:"created_at"`
+	StartedAt *string           `json:"started_at"`
+	EndedAt   *string           `json:"ended_at"`
+	ExpiresAt *string           `json:"expires_at"`
+	PausedAt  *string           `json:"paused_at"`
+	IdleAt    *string           `json:"idle_at"`
+	DeleteAt  *string           `json:"delete_at"`
+
+	TimeoutSeconds     *float64            `json:"timeout_seconds"`
+	OnTimeout          ringfence.OnTimeout `json:"on_timeout"`
+	IdleTimeoutSeconds *float64            `json:"idle_timeout_seconds"`
+	AutoDeleteSeconds  *float64            `json:"auto_delete_seconds"`
+	AutoResume         bool                `json:"auto_resume"`
+
+	AccessToken string `json:"access_token,omitempty"`
 }
 
 // null spells a value whose zero means none.
@@ -85,17 +90,28 @@ func wireTime(t time.Time) *string { return null(ringfence.FormatTime(t)) }
 
 func list(items []string) []string { return append([]string{}, items...) }
 
-func sandboxWire(sb *ringfence.Sandbox) sandboxBody {
+func (c *call) sandboxWire(sb *ringfence.Sandbox) sandboxBody {
 	metadata := sb.Metadata
 	if metadata == nil {
 		metadata = map[string]string{}
 	}
-	return sandboxBody{
+	at, d := c.Engine.Instants(sb), sb.Deadlines
+	if d.OnTimeout == "" {
+		d.OnTimeout = ringfence.OnTimeoutKill
+	}
+	body := sandboxBody{
 		ID: sb.ID, Name: sb.Name, Template: sb.Template, State: sb.State, Reason: null(sb.Reason), Detail: null(sb.Detail),
 		VCPU: sb.Size.VCPU, MemoryMiB: sb.Size.MemoryMiB, DiskMiB: sb.Size.DiskMiB, Metadata: metadata, User: sb.User, WorkDir: sb.WorkDir,
 		Network:   networkWire(sb.Network),
 		CreatedAt: wireTime(sb.CreatedAt), StartedAt: wireTime(sb.StartedAt), EndedAt: wireTime(sb.EndedAt), ExpiresAt: wireTime(sb.ExpiresAt),
+		PausedAt: wireTime(sb.PausedAt), IdleAt: wireTime(at.IdleAt), DeleteAt: wireTime(at.DeleteAt),
+		TimeoutSeconds: null(d.Timeout.Seconds()), OnTimeout: d.OnTimeout, IdleTimeoutSeconds: null(d.IdleTimeout.Seconds()), AutoResume: !d.NoAutoResume,
 	}
+	if d.AutoDelete != nil {
+		after := d.AutoDelete.Seconds()
+		body.AutoDeleteSeconds = &after
+	}
+	return body
 }
 
 // seconds reads a number of seconds. Absent: def; null: 0, which is none.
@@ -121,19 +137,7 @@ func (c *call) createSandbox() error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	for _, refused := range []struct {
-		field string
-		raw   json.RawMessage
-	}{
-		{"idle_timeout_seconds", in.IdleTimeoutSeconds}, {"auto_delete_seconds", in.AutoDeleteSeconds},
-		{"on_timeout", in.OnTimeout}, {"auto_resume", in.AutoResume},
-	} {
-		if len(refused.raw) > 0 && string(refused.raw) != "null" {
-			return ringfence.Errorf(ringfence.CodeNotYetSupported, "%s is not supported yet", refused.field).WithField(refused.field).
-				WithHint("leave it out; timeout_seconds ends a sandbox a given time after its creation")
-		}
-	}
-	timeout, err := seconds("timeout_seconds", in.TimeoutSeconds, 0)
+	deadlines, err := in.deadlines()
 	if err != nil {
 		return err
 	}
@@ -143,13 +147,13 @@ func (c *call) createSandbox() error {
 	}
 	sb, token, err := c.Engine.Create(c.r.Context(), engine.CreateRequest{
 		Project: c.who.Project, Name: in.Name, Template: in.Template, Size: size, Env: in.Env, Metadata: in.Metadata, User: in.User,
-		Timeout: timeout, Network: ringfence.NetworkPolicy(in.Network),
+		Deadlines: deadlines, Snapshot: in.Snapshot, Network: ringfence.NetworkPolicy(in.Network),
 	})
 	if err != nil {
 		return err
 	}
 	c.w.sandbox = sb.ID
-	out := sandboxWire(sb)
+	out := c.sandboxWire(sb)
 	out.AccessToken = token
 	c.w.Header().Set("Location", "/v1/sandboxes/"+sb.ID)
 	return c.reply(http.StatusCreated, out)
@@ -183,7 +187,7 @@ func (c *call) getSandbox() error {
 	if err != nil {
 		return err
 	}
-	return c.reply(http.StatusOK, sandboxWire(sb))
+	return c.reply(http.StatusOK, c.sandboxWire(sb))
 }
 
 func (c *call) deleteSandbox() error {
@@ -227,7 +231,7 @@ func (c *call) listSandboxes() error {
 	}
 	f.Limit = limit + 1 // one more says whether there is another page
 	if cursor := c.query.Get("cursor"); cursor != "" {
-		if f.Before, err = parseCursor(cursor); err != nil {
+		if f.Before, err = parseCursor(cursor, ringfence.ValidSandboxID); err != nil {
 			return err
 		}
 	}
@@ -241,10 +245,10 @@ func (c *call) listSandboxes() error {
 	}{Sandboxes: []sandboxBody{}}
 	if len(found) > limit {
 		found = found[:limit]
-		out.NextCursor = null(formatCursor(found[limit-1]))
+		out.NextCursor = null(formatCursor(found[limit-1].CreatedAt, found[limit-1].ID))
 	}
 	for _, sb := range found {
-		out.Sandboxes = append(out.Sandboxes, sandboxWire(sb))
+		out.Sandboxes = append(out.Sandboxes, c.sandboxWire(sb))
 	}
 	return c.reply(http.StatusOK, out)
 }
@@ -263,14 +267,14 @@ func (c *call) number(name string, def, least, most int) (int, error) {
 }
 
 // A cursor is opaque to clients: the creation time and id of the last of a page.
-func formatCursor(sb *ringfence.Sandbox) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(sb.CreatedAt.UnixMicro(), 10) + "." + sb.ID))
+func formatCursor(created time.Time, id string) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(created.UnixMicro(), 10) + "." + id))
 }
 
-func parseCursor(s string) (*ringfence.SandboxCursor, error) {
+func parseCursor(s string, valid func(id string) bool) (*ringfence.SandboxCursor, error) {
 	if raw, err := base64.RawURLEncoding.DecodeString(s); err == nil {
 		at, id, _ := strings.Cut(string(raw), ".")
-		if n, err := strconv.ParseInt(at, 10, 64); err == nil && ringfence.ValidSandboxID(id) {
+		if n, err := strconv.ParseInt(at, 10, 64); err == nil && valid(id) {
 			return &ringfence.SandboxCursor{CreatedAt: time.UnixMicro(n), ID: id}, nil
 		}
 	}

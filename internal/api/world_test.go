@@ -19,6 +19,7 @@ import (
 	"ringfence.dev/ringfence/internal/api"
 	"ringfence.dev/ringfence/internal/driver/fake"
 	"ringfence.dev/ringfence/internal/engine"
+	"ringfence.dev/ringfence/internal/snapshot"
 	"ringfence.dev/ringfence/internal/sqlite"
 )
 
@@ -113,8 +114,12 @@ func newWorldOf(t testing.TB, o fake.Options, server api.Options) *world {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	snapshots, err := snapshot.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
 	w.engine, err = engine.Open(t.Context(), engine.Options{
-		Store: w.store, Driver: fake.New(o), Templates: someTemplates{}, Log: log,
+		Store: w.store, Driver: fake.New(o), Templates: someTemplates{}, Snapshots: snapshots, ColdBoot: true, Log: log,
 		Max: ringfence.Size{VCPU: 4, MemoryMiB: 4096, DiskMiB: 10_000}, MaxProcs: 100, ReserveMiB: 1000, Host: w.host,
 	})
 	if err != nil {

@@ -16,6 +16,7 @@ type createFlags struct {
 	template, name, user string
 	vcpu                 int
 	memoryMiB, diskMiB   int64
+	snapshot             string
 	env, metadata        []string
 	policy               policyFlags
 }
@@ -23,6 +24,7 @@ type createFlags struct {
 func (f *createFlags) add(c *cobra.Command) {
 	flags := c.Flags()
 	flags.StringVarP(&f.template, "template", "t", "", "template to make it from (default code-interpreter)")
+	flags.StringVar(&f.snapshot, "snapshot", "", "snapshot to start from, instead of a template")
 	flags.StringVar(&f.name, "name", "", "name shown in lists")
 	flags.StringVar(&f.user, "user", "", "who runs commands (default: the template's user)")
 	flags.IntVar(&f.vcpu, "vcpu", 0, "cores (default: the template's)")
@@ -42,7 +44,7 @@ func (f *createFlags) options() (client.CreateOptions, error) {
 	if err != nil {
 		return client.CreateOptions{}, err
 	}
-	o := client.CreateOptions{Name: f.name, Template: f.template, VCPU: f.vcpu, MemoryMiB: f.memoryMiB, DiskMiB: f.diskMiB,
+	o := client.CreateOptions{Name: f.name, Template: f.template, VCPU: f.vcpu, MemoryMiB: f.memoryMiB, DiskMiB: f.diskMiB, Snapshot: f.snapshot,
 		Env: env, Metadata: metadata, User: f.user}
 	o.Network = f.policy.policy()
 	return o, nil
@@ -80,7 +82,9 @@ func lifetime(flag string, d time.Duration) error {
 
 func (a *App) createCommand() *cobra.Command {
 	var f createFlags
-	var timeout time.Duration
+	var timeout, idle, autoDelete time.Duration
+	var onTimeout string
+	var noResume bool
 	c := &cobra.Command{
 		Use:   "create",
 		Short: "Make a sandbox and print its id",
@@ -95,7 +99,13 @@ func (a *App) createCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			o.Timeout = timeout
+			if err := lifetime("idle-timeout", idle); err != nil {
+				return err
+			}
+			o.Timeout, o.IdleTimeout, o.OnTimeout, o.NoAutoResume = timeout, idle, ringfence.OnTimeout(onTimeout), noResume
+			if cmd.Flags().Changed("auto-delete") {
+				o.AutoDelete = &autoDelete
+			}
 			c, err := a.client()
 			if err != nil {
 				return err
@@ -115,6 +125,10 @@ func (a *App) createCommand() *cobra.Command {
 	}
 	f.add(c)
 	c.Flags().DurationVar(&timeout, "timeout", 0, "end it this long after its creation, such as 90s or 10m (default 0: never)")
+	c.Flags().DurationVar(&idle, "idle-timeout", 0, "end it when nobody has used it for so long (default 0: never)")
+	c.Flags().StringVar(&onTimeout, "on-timeout", "", "kill or pause it then (default kill)")
+	c.Flags().DurationVar(&autoDelete, "auto-delete", 0, "delete it so long after it was paused; 0: at once (default never)")
+	c.Flags().BoolVar(&noResume, "no-auto-resume", false, "refuse calls on it while it is paused instead of waking it")
 	return c
 }
 
@@ -268,6 +282,7 @@ type sandboxJSON struct {
 	StartedAt   *string           `json:"started_at"`
 	EndedAt     *string           `json:"ended_at"`
 	ExpiresAt   *string           `json:"expires_at"`
+	PausedAt    *string           `json:"paused_at"`
 	AccessToken string            `json:"access_token,omitempty"`
 }
 
@@ -276,6 +291,7 @@ func sandboxOf(i client.Info) sandboxJSON {
 		ID: i.ID, Name: i.Name, Template: i.Template, State: i.State, Reason: null(string(i.Reason)), Detail: null(i.Detail),
 		VCPU: i.VCPU, MemoryMiB: i.MemoryMiB, DiskMiB: i.DiskMiB, Metadata: i.Metadata, User: i.User, WorkDir: i.WorkDir,
 		CreatedAt: timeJSON(i.CreatedAt), StartedAt: timeJSON(i.StartedAt), EndedAt: timeJSON(i.EndedAt), ExpiresAt: timeJSON(i.ExpiresAt),
+		PausedAt: timeJSON(i.PausedAt),
 	}
 }
 

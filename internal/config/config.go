@@ -30,6 +30,7 @@ type Config struct {
 	MaxDiskMiB       int64
 	MaxProcs         int
 	MemoryReserveMiB int64
+	MaxSnapshotsMiB  int64
 
 	OpenNetworks []string // closed networks that sandboxes may reach
 	DNSServers   []string // host:port; none: those of /etc/resolv.conf
@@ -78,6 +79,7 @@ var Keys = []Key{
 	number("memory_reserve_mib", "0", "memory of the host that sandboxes never get, in MiB: a create that would eat it is refused; 0: a tenth of the host's, at least 512", func(c *Config) *int64 { return &c.MemoryReserveMiB }),
 	list("open_networks", "private networks and addresses that sandboxes may reach like public ones, separated by commas; a sandbox's own policy still applies", func(c *Config) *[]string { return &c.OpenNetworks }),
 	list("dns_servers", "resolvers for the names that sandboxes look up, as address or address:port, separated by commas; empty: those of the host's /etc/resolv.conf", func(c *Config) *[]string { return &c.DNSServers }),
+	number("max_snapshots_mib", "0", "what all snapshots and paused sandboxes together may take on the disk, in MiB: a pause or snapshot beyond it is refused; 0: half of what is free in data_dir at the start", func(c *Config) *int64 { return &c.MaxSnapshotsMiB }),
 	list("host_names", "names by which clients reach this server beside its own address, separated by commas; a request for another name is refused", func(c *Config) *[]string { return &c.HostNames }),
 	text("domain", "", "domain below which each port of a sandbox has a host name of its own, `<port>-<sandbox id>.<domain>`; its wildcard name has to lead to this server", func(c *Config) *string { return &c.Domain }),
 	number("max_body_mib", "32", "largest JSON body of a request, in MiB; files are not bound by it", func(c *Config) *int64 { return &c.MaxBodyMiB }),
@@ -165,6 +167,7 @@ func (c *Config) Validate() error {
 		{"max_disk_mib", c.MaxDiskMiB, ringfence.MinDiskMiB, 1 << 24, false},
 		{"max_procs", int64(c.MaxProcs), 16, 32768, false},
 		{"memory_reserve_mib", c.MemoryReserveMiB, 1, 1 << 24, true},
+		{"max_snapshots_mib", c.MaxSnapshotsMiB, 1, 1 << 30, true},
 		{"max_body_mib", c.MaxBodyMiB, 1, 1024, false},
 	} {
 		if inRange := r.min <= r.value && r.value <= r.max; !inRange && (r.value != 0 || !r.zero) {

@@ -16,6 +16,7 @@ import (
 type Capabilities struct {
 	Isolation  string // "gvisor", "microvm", "none"
 	Checkpoint bool   // Pause, Resume, Checkpoint, Restore
+	Processes  bool   // what runs is in a checkpoint, and goes on after a restore
 	Limits     bool   // CPU, memory, process and disk limits are enforced
 	Rescue     bool   // Instance.Rescue works
 	Recover    bool   // instances outlive the daemon's process

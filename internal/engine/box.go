@@ -29,7 +29,12 @@ type box struct {
 	watched sync.Map // ids of the processes whose end somebody waits for, to put it on record
 	usage   usage
 	calls   atomic.Int32 // calls on the data plane that are in progress
+	active  atomic.Int64 // Unix microseconds of the last use
+	inDue   atomic.Bool  // actOnDeadlines is at work
 	ping    atomic.Bool  // a ping is in progress
+
+	// op holds a token while the sandbox is being paused, resumed, saved or restored.
+	op chan struct{}
 
 	commands sync.Map      // ids of the commands that somebody waits for
 	doomed   sync.Map      // ids of processes whose kill failed with the link → its reason
@@ -45,7 +50,9 @@ type box struct {
 	network  Network           // guarded by mu; nil while there is none
 	conn     *guestlink.Conn   // guarded by mu; nil while there is none
 	linked   chan struct{}     // guarded by mu; closed while conn is set
-	creating bool              // guarded by mu; its creator releases it
+	creating bool              // guarded by mu; whoever starts its instance releases it
+	watch    *watch            // guarded by mu; who follows the instance
+	changed  chan struct{}     // guarded by mu; closed when the state changes
 	released bool              // guarded by mu; somebody is releasing it
 	timer    *time.Timer       // guarded by mu; its life limit
 	// When the deadlines of processes are looked at next; guarded by mu.
@@ -55,7 +62,9 @@ type box struct {
 
 // admit puts a sandbox among those that live.
 func (e *Engine) admit(row ringfence.Sandbox) *box {
-	b := &box{e: e, id: row.ID, project: row.Project, tokenHash: row.TokenHash, row: row, gone: make(chan struct{}), linked: make(chan struct{}), due: make(chan struct{}, 1)}
+	b := &box{e: e, id: row.ID, project: row.Project, tokenHash: row.TokenHash, row: row, gone: make(chan struct{}), linked: make(chan struct{}),
+		changed: make(chan struct{}), op: make(chan struct{}, 1), due: make(chan struct{}, 1)}
+	b.active.Store(time.Now().UnixMicro())
 	b.ctx, b.cancel = context.WithCancelCause(context.WithoutCancel(e.ctx))
 	e.mu.Lock()
 	e.live[b.id] = b
@@ -70,23 +79,38 @@ func (b *box) sandbox() ringfence.Sandbox {
 	return b.row
 }
 
-// move changes the state in the store and then in memory. moveMu is held.
+// moveLocked changes the state in the store and then in memory. moveMu is held.
 func (b *box) moveLocked(to ringfence.State, reason ringfence.Reason, detail string) error {
+	return b.moveWith(ringfence.Move{To: to, Reason: reason, Detail: detail, ExpiresAt: b.sandbox().ExpiresAt})
+}
+
+// moveWith is moveLocked with more that changes.
+func (b *box) moveWith(m ringfence.Move) error {
 	row := b.sandbox()
-	m := ringfence.Move{ID: b.id, Generation: row.Generation, From: row.State, To: to, Reason: reason, Detail: detail, At: now()}
+	m.ID, m.Generation, m.From, m.At = b.id, row.Generation, row.State, now()
 	generation, err := b.e.Store.MoveSandbox(context.WithoutCancel(b.ctx), m)
 	if err != nil {
 		return err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.row.State, b.row.Reason, b.row.Detail, b.row.Generation = to, reason, detail, generation
-	switch {
-	case to.Ended():
-		b.row.EndedAt, b.row.Env = m.At, nil
-	case row.State == ringfence.StateStarting && to == ringfence.StateRunning:
-		b.row.StartedAt = m.At
+	b.row.State, b.row.Reason, b.row.Detail, b.row.Generation = m.To, m.Reason, m.Detail, generation
+	if m.Object != "" {
+		b.row.Object = m.Object
 	}
+	switch {
+	case m.To.Ended():
+		b.row.EndedAt, b.row.Env, b.row.Object = m.At, nil, ""
+	case m.To == ringfence.StateRunning:
+		b.row.ExpiresAt, b.row.PausedAt, b.row.Object = m.ExpiresAt, time.Time{}, ""
+		if m.From == ringfence.StateStarting {
+			b.row.StartedAt = m.At
+		}
+	case m.To == ringfence.StatePaused && m.From == ringfence.StatePausing:
+		b.row.PausedAt, b.row.ExpiresAt = m.At, time.Time{}
+	}
+	close(b.changed)
+	b.changed = make(chan struct{})
 	return nil
 }
 
@@ -98,8 +122,12 @@ func (b *box) record(to ringfence.State, reason ringfence.Reason, detail string)
 	if b.ctx.Err() != nil {
 		return nil
 	}
+	saved := b.sandbox().Object != ""
 	if err := b.moveLocked(to, reason, detail); err != nil {
 		return err
+	}
+	if saved {
+		b.e.wg.Go(b.e.collectSnapshots)
 	}
 	b.mu.Lock()
 	row, conn := b.row, b.conn
@@ -185,19 +213,6 @@ func (b *box) stopTimersLocked() {
 	}
 }
 
-// limitLife arms the timer of the life limit.
-func (b *box) limitLife() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.row.ExpiresAt.IsZero() {
-		b.timer = time.AfterFunc(time.Until(b.row.ExpiresAt), b.expire)
-	}
-}
-
-func (b *box) expire() {
-	b.end(ringfence.StateDeleted, ringfence.ReasonExpired, "its life limit passed")
-}
-
 // check is what sweep does with each sandbox.
 func (b *box) check() {
 	b.mu.Lock()
@@ -205,10 +220,12 @@ func (b *box) check() {
 	b.mu.Unlock()
 	switch {
 	case b.ctx.Err() != nil:
-	case !row.ExpiresAt.IsZero() && !now().Before(row.ExpiresAt):
-		b.e.wg.Go(b.expire)
+	case row.State == ringfence.StatePausing || row.State == ringfence.StateResuming:
+		b.e.wg.Go(b.mend)
 	case inst != nil && row.State == ringfence.StateRunning && isClosed(inst.Done()):
 		b.e.wg.Go(func() { b.died(inst.Exit()) })
+	case !b.next().IsZero() && !now().Before(b.next()) && now().Sub(row.CreatedAt) > sweepEvery:
+		b.e.wg.Go(b.actOnDeadlines) // the clock was set, or a timer came too early
 	case conn != nil && b.calls.Load() > 0 && b.ping.CompareAndSwap(false, true):
 		b.e.wg.Go(func() { b.probe(conn) })
 	}
@@ -271,6 +288,9 @@ func (b *box) explain(err error) error {
 	}
 	if b.ctx.Err() != nil {
 		return context.Cause(b.ctx)
+	}
+	if state := b.sandbox().State; state == ringfence.StatePausing || state == ringfence.StatePaused {
+		return pausedError(b.id)
 	}
 	return err
 }

@@ -13,14 +13,17 @@ import (
 
 // CreateRequest says what sandbox to make. Zero values mean the template's.
 type CreateRequest struct {
-	Project  string
-	Name     string
-	Template string // DefaultTemplate when empty
-	Size     ringfence.Size
-	Env      map[string]string
-	Metadata map[string]string
-	User     string
-	Timeout  time.Duration // life limit from creation; 0: none
+	Project   string
+	Name      string
+	Template  string // DefaultTemplate when empty
+	Size      ringfence.Size
+	Env       map[string]string
+	Metadata  map[string]string
+	User      string
+	Deadlines ringfence.Deadlines
+	// Snapshot is the id of the snapshot to start from, instead of a template. The
+	// environment of the sandbox that it is of is not taken over.
+	Snapshot string
 	Network  ringfence.NetworkPolicy
 }
 
@@ -34,23 +37,20 @@ const DefaultTemplate = "code-interpreter"
 // resource_exhausted (try again later), sandbox_ended (somebody killed it while it
 // started), unavailable and internal (it did not start).
 func (e *Engine) Create(ctx context.Context, req CreateRequest) (*ringfence.Sandbox, string, error) {
-	if req.Template == "" {
-		req.Template = DefaultTemplate
-	}
 	if err := req.validate(); err != nil {
 		return nil, "", err
 	}
 	if _, err := e.parsePolicy(req.Network); err != nil {
 		return nil, "", err
 	}
-	template, err := e.Template(req.Template)
+	if err := e.validDeadlines(req.Deadlines); err != nil {
+		return nil, "", err
+	}
+	template, object, err := e.source(ctx, &req)
 	if err != nil {
 		return nil, "", err
 	}
-	size, err := e.size(req.Size, template.Size)
-	if err != nil {
-		return nil, "", err
-	}
+	size := req.Size
 	done, err := e.reserve(size)
 	if err != nil {
 		return nil, "", err
@@ -60,6 +60,7 @@ func (e *Engine) Create(ctx context.Context, req CreateRequest) (*ringfence.Sand
 	token := ringfence.NewToken()
 	row := ringfence.Sandbox{
 		ID: ringfence.NewSandboxID(), Project: req.Project, Name: req.Name, Template: template.Name,
+		ImagePath: template.ImagePath, BaseEnv: template.Env, Deadlines: req.Deadlines,
 		State: ringfence.StateStarting, Size: size, Env: req.Env, Metadata: req.Metadata,
 		User: req.User, WorkDir: template.WorkDir, Network: req.Network,
 		CreatedAt: now(), Generation: 1, TokenHash: ringfence.HashSecret(token),
@@ -67,17 +68,15 @@ func (e *Engine) Create(ctx context.Context, req CreateRequest) (*ringfence.Sand
 	if row.User == "" {
 		row.User = template.User
 	}
-	if req.Timeout > 0 {
-		row.ExpiresAt = row.CreatedAt.Add(req.Timeout).Truncate(time.Microsecond)
-	}
+	row.ExpiresAt = row.Deadlines.Expires(row.CreatedAt)
 	if err := e.Store.CreateSandbox(ctx, &row); err != nil {
 		return nil, "", err
 	}
 	b := e.admit(row)
 	b.emit(ringfence.EventCreated, map[string]any{"template": row.Template, "name": row.Name})
 	b.creating = true
-	b.limitLife()
-	if err := b.start(ctx, template, req.User != ""); err != nil {
+	b.arm()
+	if err := b.start(ctx, template, object, req.User != ""); err != nil {
 		return nil, "", b.undo(ctx, err)
 	}
 	b.mu.Lock()
@@ -88,21 +87,61 @@ func (e *Engine) Create(ctx context.Context, req CreateRequest) (*ringfence.Sand
 		b.release()
 		return nil, "", context.Cause(b.ctx)
 	}
-	e.wg.Go(func() { b.supervise(inst) })
-	e.wantGolden(template, size)
+	b.arm() // it is idle from now on
+	b.follow(inst)
+	if object == "" {
+		e.wantGolden(template, size)
+	}
 	e.Log.Info("sandbox started", "sandbox", b.id, "template", row.Template, "took", row.StartedAt.Sub(row.CreatedAt).Round(time.Millisecond))
 	return &row, token, nil
 }
 
+// source finds what a sandbox is made of, and completes the request's size. object is
+// the content to restore when that is a snapshot.
+func (e *Engine) source(ctx context.Context, req *CreateRequest) (template ringfence.Template, object string, err error) {
+	if req.Snapshot == "" {
+		if req.Template == "" {
+			req.Template = DefaultTemplate
+		}
+		if template, err = e.Template(req.Template); err != nil {
+			return template, "", err
+		}
+		req.Size, err = e.size(req.Size, template.Size)
+		return template, "", err
+	}
+	if req.Template != "" {
+		return template, "", invalid("template", "template and snapshot cannot both be given")
+	}
+	sn, err := e.GetSnapshot(ctx, req.Project, req.Snapshot)
+	if err != nil {
+		return template, "", err
+	}
+	for _, f := range []struct {
+		field     string
+		got, want int64
+	}{
+		{"vcpu", int64(req.Size.VCPU), int64(sn.Size.VCPU)}, {"memory_mib", req.Size.MemoryMiB, sn.Size.MemoryMiB}, {"disk_mib", req.Size.DiskMiB, sn.Size.DiskMiB},
+	} {
+		if f.got != 0 && f.got != f.want {
+			return template, "", invalid(f.field, "%s is %d; the snapshot's is %d, and a sandbox that starts from it has the same", f.field, f.got, f.want).
+				WithHint("leave %s out", f.field)
+		}
+	}
+	req.Size = sn.Size
+	return ringfence.Template{
+		Name: sn.Template, ImagePath: sn.ImagePath, Env: sn.BaseEnv, User: sn.User, WorkDir: sn.WorkDir, Size: sn.Size,
+	}, sn.Object, nil
+}
+
 // start brings a sandbox up until it is running and on record as such.
-func (b *box) start(ctx context.Context, template ringfence.Template, checkUser bool) error {
+func (b *box) start(ctx context.Context, template ringfence.Template, object string, checkUser bool) error {
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()
 	// Whoever ends the sandbox, or the engine, interrupts its start.
 	defer context.AfterFunc(b.ctx, cancel)()
 	defer context.AfterFunc(b.e.ctx, cancel)()
 	row := b.sandbox()
-	conn, err := b.e.launch(ctx, b.e.spec(b.id, template, row.Size), template, func(inst driver.Instance) {
+	conn, err := b.e.launch(ctx, b.e.spec(b.id, template, row.Size), template, object, func(inst driver.Instance) {
 		b.mu.Lock()
 		b.inst = inst
 		b.mu.Unlock()

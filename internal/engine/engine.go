@@ -43,6 +43,14 @@ type Store interface {
 	SetPublicPort(ctx context.Context, sandbox string, port int, public bool) error
 	PublicPorts(ctx context.Context) (map[string][]int, error) // of those that live
 	PurgeSandboxes(ctx context.Context, endedBefore time.Time) (int64, error)
+	SetDeadlines(ctx context.Context, id string, d ringfence.Deadlines, expires time.Time) error
+
+	CreateSnapshot(ctx context.Context, sn *ringfence.Snapshot) error
+	Snapshot(ctx context.Context, project, id string) (*ringfence.Snapshot, error)                // not_found
+	ListSnapshots(ctx context.Context, f ringfence.SnapshotFilter) ([]*ringfence.Snapshot, error) // newest first
+	DeleteSnapshot(ctx context.Context, project, id string) error                                 // not_found
+	DeleteHiddenSnapshots(ctx context.Context) error
+	SnapshotObjects(ctx context.Context) ([]string, error) // content in use
 }
 
 // Templates finds templates by name or alias.
@@ -61,10 +69,13 @@ type Options struct {
 	Snapshots *snapshot.Store
 	// Gateway is what sandboxes' traffic goes through; nil: they have no network.
 	Gateway Gateway
+	// ColdBoot boots every new sandbox from its image, and makes no golden snapshots.
+	ColdBoot bool
 
-	Max        ringfence.Size // the operator's maxima
-	MaxProcs   int            // of one sandbox
-	ReserveMiB int64          // memory of the host that sandboxes never get
+	Max            ringfence.Size // the operator's maxima
+	MaxProcs       int            // of one sandbox
+	ReserveMiB     int64          // memory of the host that sandboxes never get
+	MaxSnapshotMiB int64          // that all snapshots together may take on the disk; 0: no limit
 	// Host says what the host has; the real one when nil.
 	Host Host
 }
@@ -116,6 +127,9 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 		return nil, err
 	}
 	if err := e.recover(ctx); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	if err := o.Store.DeleteHiddenSnapshots(ctx); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
 	e.collectSnapshots()
@@ -189,11 +203,11 @@ func (e *Engine) find(project, id string) *box {
 	return nil
 }
 
-// reach returns a project's sandbox that can be used. Unknown or another project's:
+// reach returns a project's sandbox that can be used, and wakes it when it is paused. Unknown or another project's:
 // not_found; ended: sandbox_ended.
 func (e *Engine) reach(ctx context.Context, project, id string) (*box, error) {
 	if b := e.find(project, id); b != nil {
-		return b, nil
+		return b, b.wake(ctx)
 	}
 	sb, err := e.Get(ctx, project, id)
 	if err != nil {

@@ -40,8 +40,7 @@ func (e *Engine) call(ctx context.Context, f FileRef, fn func(*guestlink.Conn) e
 	if err != nil {
 		return err
 	}
-	b.calls.Add(1)
-	defer b.calls.Add(-1)
+	defer b.use()()
 	conn, err := b.link(ctx)
 	if err != nil {
 		return err

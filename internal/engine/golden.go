@@ -50,7 +50,7 @@ func (e *Engine) spec(id string, template ringfence.Template, size ringfence.Siz
 // Everything that the snapshot depends on is in it, so that none is ever out of date.
 func (e *Engine) goldenKey(template ringfence.Template, size ringfence.Size) string {
 	caps := e.Driver.Capabilities()
-	if e.Snapshots == nil || !caps.Checkpoint {
+	if e.ColdBoot || e.Snapshots == nil || !caps.Checkpoint {
 		return ""
 	}
 	raw, err := json.Marshal([]any{caps.Build, template.Image, template.ImagePath, template.User, size, e.MaxProcs})
@@ -62,9 +62,17 @@ func (e *Engine) goldenKey(template ringfence.Template, size ringfence.Size) str
 }
 
 // launch starts the instance of a sandbox and attaches to its agent: from the golden
-// snapshot of its template where there is one that works, else from the image. started is
-// called as soon as there is an instance, and again when another one takes its place.
-func (e *Engine) launch(ctx context.Context, spec driver.Spec, template ringfence.Template, started func(driver.Instance)) (*guestlink.Conn, error) {
+// snapshot of its template where there is one that works, else from the image. With an
+// object it is restored from that and nothing else. started is called as soon as there is an instance, and again when another one takes its place.
+func (e *Engine) launch(ctx context.Context, spec driver.Spec, template ringfence.Template, object string, started func(driver.Instance)) (*guestlink.Conn, error) {
+	if object != "" {
+		inst, err := e.restoreObject(ctx, spec, object)
+		if err != nil {
+			return nil, err
+		}
+		started(inst)
+		return attach(ctx, inst)
+	}
 	key := e.goldenKey(template, spec.Size)
 	if inst, err := e.restoreGolden(ctx, key, spec); inst != nil || err != nil {
 		if err == nil {
@@ -88,6 +96,12 @@ func (e *Engine) launch(ctx context.Context, spec driver.Spec, template ringfenc
 	}
 	started(inst)
 	return attach(ctx, inst)
+}
+
+func (e *Engine) restoreObject(ctx context.Context, spec driver.Spec, object string) (driver.Instance, error) {
+	e.goldens.objects.RLock()
+	defer e.goldens.objects.RUnlock()
+	return e.Driver.Restore(ctx, spec, e.Snapshots.Path(object))
 }
 
 // restoreGolden restores what is kept under a key; nil and no error where nothing is.
@@ -286,9 +300,14 @@ func (e *Engine) collectSnapshots() {
 	err := e.pruneGoldens()
 	used := map[string]bool{}
 	all, lerr := e.Snapshots.Goldens()
+	kept, serr := e.Store.SnapshotObjects(context.WithoutCancel(e.ctx))
+	lerr = errors.Join(lerr, serr)
 	if err = errors.Join(err, lerr); lerr == nil {
 		for _, g := range all {
 			used[g.Object] = true
+		}
+		for _, object := range kept {
+			used[object] = true
 		}
 		for object := range e.Snapshots.Objects() {
 			if !used[object] {

@@ -159,7 +159,7 @@ func TestLifeLimit(t *testing.T) {
 		m := newMachine(t)
 		d := m.start(fake.Options{})
 		began := time.Now()
-		sb := m.create(d, engine.CreateRequest{Timeout: 90 * time.Second})
+		sb := m.create(d, engine.CreateRequest{Deadlines: ringfence.Deadlines{Timeout: 90 * time.Second}})
 		if got := sb.ExpiresAt.Sub(sb.CreatedAt); got != 90*time.Second {
 			t.Errorf("it expires after %v", got)
 		}
@@ -180,8 +180,8 @@ func TestLifeLimitAcrossRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t)
 		d := m.start(fake.Options{})
-		while := m.create(d, engine.CreateRequest{Timeout: 60 * time.Second})
-		after := m.create(d, engine.CreateRequest{Timeout: 120 * time.Second})
+		while := m.create(d, engine.CreateRequest{Deadlines: ringfence.Deadlines{Timeout: 60 * time.Second}})
+		after := m.create(d, engine.CreateRequest{Deadlines: ringfence.Deadlines{Timeout: 120 * time.Second}})
 		never := m.create(d, engine.CreateRequest{})
 		m.stop(d)
 		time.Sleep(70 * time.Second)

@@ -63,8 +63,11 @@ func (b *box) link(ctx context.Context) (*guestlink.Conn, error) {
 	var timeout <-chan time.Time
 	for {
 		b.mu.Lock()
-		conn, linked := b.conn, b.linked
+		conn, linked, state, changed := b.conn, b.linked, b.row.State, b.changed
 		b.mu.Unlock()
+		if state == ringfence.StatePaused {
+			return nil, pausedError(b.id)
+		}
 		if conn != nil && !isClosed(conn.Done()) {
 			return conn, nil
 		}
@@ -80,6 +83,7 @@ func (b *box) link(ctx context.Context) (*guestlink.Conn, error) {
 		}
 		select {
 		case <-linked:
+		case <-changed:
 		case <-again:
 		case <-b.ctx.Done():
 			return nil, context.Cause(b.ctx)
@@ -98,20 +102,24 @@ func (b *box) link(ctx context.Context) (*guestlink.Conn, error) {
 
 // supervise follows a running sandbox until its end is on record or the engine
 // closes: it notices the end of its process, and opens its link again.
-func (b *box) supervise(inst driver.Instance) {
+func (b *box) supervise(inst driver.Instance, quit <-chan struct{}) {
 	for {
 		b.mu.Lock()
 		conn := b.conn
 		b.mu.Unlock()
 		if conn == nil {
-			if !b.relink(inst) {
+			if !b.relink(inst, quit) {
 				return
 			}
 			continue
 		}
 		select {
+		case <-quit:
+			return
 		case <-inst.Done():
-			b.died(inst.Exit())
+			if !isClosed(quit) {
+				b.died(inst.Exit())
+			}
 			return
 		case <-b.ctx.Done():
 			return
@@ -120,7 +128,7 @@ func (b *box) supervise(inst driver.Instance) {
 		case <-b.due:
 			b.e.wg.Go(b.keepDeadlines)
 		case <-conn.Done():
-			if b.ctx.Err() != nil || b.e.ctx.Err() != nil {
+			if b.ctx.Err() != nil || b.e.ctx.Err() != nil || isClosed(quit) {
 				return
 			}
 			b.e.Log.Warn("the link to a sandbox broke", "sandbox", b.id, "error", conn.Err())
@@ -131,13 +139,20 @@ func (b *box) supervise(inst driver.Instance) {
 
 // relink opens the link again. When the agent stays silent it goes in by the second
 // way, and when that does not help either, the sandbox has failed. false: the
-// sandbox or the engine has ended.
-func (b *box) relink(inst driver.Instance) bool {
+// sandbox or the engine has ended, or quit was closed.
+func (b *box) relink(inst driver.Instance, quit <-chan struct{}) bool {
 	deadline := time.Now().Add(agentLostAfter)
 	diagnosis := "nothing is known about it"
 	for attempt := 1; ; attempt++ {
 		ctx, cancel := context.WithTimeout(b.e.ctx, 10*time.Second)
 		stop := context.AfterFunc(b.ctx, cancel)
+		go func() {
+			select {
+			case <-quit:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
 		conn, err := attach(ctx, inst)
 		if err == nil {
 			err = b.resume(ctx, conn)
@@ -145,7 +160,7 @@ func (b *box) relink(inst driver.Instance) bool {
 		stop()
 		cancel()
 		switch {
-		case b.ctx.Err() != nil || b.e.ctx.Err() != nil:
+		case b.ctx.Err() != nil || b.e.ctx.Err() != nil || isClosed(quit):
 			if conn != nil {
 				conn.Close() // it was never used
 			}
@@ -171,6 +186,8 @@ func (b *box) relink(inst driver.Instance) bool {
 		}
 		select {
 		case <-time.After(time.Second):
+		case <-quit:
+			return false
 		case <-inst.Done():
 		case <-b.ctx.Done():
 			return false

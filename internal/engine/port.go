@@ -52,8 +52,7 @@ func (e *Engine) DialPort(ctx context.Context, project, id string, port int) (ne
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	b.calls.Add(1)
-	defer b.calls.Add(-1)
+	defer b.use()()
 	conn, err := b.link(ctx)
 	var dialled *guestlink.PortConn
 	if err == nil {
@@ -101,8 +100,7 @@ func (e *Engine) Ports(ctx context.Context, project, id string) (list []ringfenc
 	if err != nil {
 		return nil, false, err
 	}
-	b.calls.Add(1)
-	defer b.calls.Add(-1)
+	defer b.use()()
 	conn, err := b.link(ctx)
 	if err != nil {
 		return nil, false, err

@@ -81,8 +81,7 @@ func (e *Engine) StartProcess(ctx context.Context, project, id string, spec ring
 // sandbox_ended, canceled, unavailable.
 func (e *Engine) FollowProcess(ctx context.Context, project, id, ref string, from uint64, follow bool, sink ProcessSink) (exit ringfence.CommandExit, ended bool, err error) {
 	err = e.withProcesses(ctx, project, id, func(b *box, conn *guestlink.Conn) error {
-		b.calls.Add(1)
-		defer b.calls.Add(-1)
+		defer b.use()()
 		process, err := resolve(ctx, conn, ref)
 		if err != nil {
 			return err
@@ -171,8 +170,7 @@ func (e *Engine) SignalProcess(ctx context.Context, project, id, ref string, sig
 func (e *Engine) WriteStdin(ctx context.Context, project, id, ref string, r io.Reader, end bool) (int64, error) {
 	var n int64
 	err := e.withProcesses(ctx, project, id, func(b *box, conn *guestlink.Conn) error {
-		b.calls.Add(1)
-		defer b.calls.Add(-1)
+		defer b.use()()
 		process, err := resolve(ctx, conn, ref)
 		if err != nil {
 			return err

@@ -15,6 +15,10 @@ const metaBootID = "host_boot_id"
 //   - running, and there: it goes on, its link is opened again, its life limit counts
 //     from its creation as before; one that passed meanwhile ends it now
 //   - running, and not there: failed, host_restarted if the host was, else crashed
+//   - pausing, and there: its snapshot was not complete, so it goes on
+//   - paused: it stays so, whatever happened to the host; what is left of its instance
+//     is killed. Its snapshot is gone: failed
+//   - resuming: nobody was told that it runs, so it is paused again
 //   - starting: nobody was ever told of it, so it is ended
 //   - there, and no row says that it lives: it is killed
 //
@@ -60,6 +64,18 @@ func (e *Engine) recover(ctx context.Context) error {
 		b := e.admit(*row)
 		inst := there[row.ID]
 		delete(there, row.ID)
+		if row.Object != "" || row.State == ringfence.StatePaused || row.State == ringfence.StateResuming {
+			paused, err := b.recoverPaused(inst)
+			if err != nil {
+				return err
+			}
+			if paused {
+				found++
+			} else {
+				ended++
+			}
+			continue
+		}
 		b.inst = inst
 		for _, port := range public[row.ID] {
 			b.ports.set(port, true)
@@ -74,17 +90,27 @@ func (e *Engine) recover(ctx context.Context) error {
 			if inst != nil && inst.Exit().Reason != ringfence.ReasonNone {
 				reason, detail = inst.Exit().Reason, inst.Exit().Detail
 			}
-		case !row.ExpiresAt.IsZero() && !now().Before(row.ExpiresAt):
+		case !row.ExpiresAt.IsZero() && !now().Before(row.ExpiresAt) && row.Deadlines.OnTimeout != ringfence.OnTimeoutPause:
 			to, reason, detail = ringfence.StateDeleted, ringfence.ReasonExpired, "its life limit passed while the server was down"
 		}
 		if reason == ringfence.ReasonNone {
 			found++
-			b.limitLife()
 			if err := b.connect(ctx, inst); err != nil {
 				// It goes on without; nothing can leave it.
 				e.Log.Error("cannot open the network of a sandbox again", "sandbox", row.ID, "error", err)
 			}
-			e.wg.Go(func() { b.supervise(inst) })
+			if row.State == ringfence.StatePausing {
+				b.op <- struct{}{}
+				e.wg.Go(func() {
+					defer func() { <-b.op }()
+					if err := b.goOn(inst, row.ExpiresAt); err != nil {
+						e.Log.Error("cannot let a sandbox go on", "sandbox", b.id, "error", err)
+					}
+				})
+				continue
+			}
+			b.arm()
+			b.follow(inst)
 			continue
 		}
 		ended++
@@ -106,4 +132,31 @@ func (e *Engine) recover(ctx context.Context) error {
 		return nil
 	}
 	return e.Store.SetMeta(ctx, metaBootID, bootID)
+}
+
+// recoverPaused brings a sandbox that has a snapshot to rest in it. false: the snapshot
+// is gone, and so is the sandbox.
+func (b *box) recoverPaused(inst driver.Instance) (bool, error) {
+	row := b.sandbox()
+	if inst != nil {
+		// Its id is free again once this has ended.
+		b.inst = inst
+		b.op <- struct{}{}
+		b.e.wg.Go(func() {
+			defer func() { <-b.op }()
+			b.unload(inst)
+		})
+	}
+	if b.e.Snapshots == nil || !b.e.Snapshots.Has(row.Object) {
+		err := b.record(ringfence.StateFailed, ringfence.ReasonCrashed, "its snapshot is gone from the disk")
+		b.e.wg.Go(b.release)
+		return false, err
+	}
+	if row.State == ringfence.StateResuming {
+		if err := b.step(ringfence.Move{To: ringfence.StatePaused}); err != nil {
+			return false, err
+		}
+	}
+	b.arm()
+	return true, nil
 }

@@ -27,8 +27,7 @@ func (e *Engine) RunProcess(ctx context.Context, project, id string, spec ringfe
 	if err != nil {
 		return ringfence.CommandExit{}, err
 	}
-	b.calls.Add(1)
-	defer b.calls.Add(-1)
+	defer b.use()()
 	r := &run{follower: newFollower(b, newProcessID(), sink), spec: spec, leave: !kill, startedAt: now()}
 	if spec.Timeout > 0 {
 		r.deadlineAt = r.startedAt.Add(spec.Timeout)

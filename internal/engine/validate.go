@@ -26,9 +26,6 @@ func (r *CreateRequest) validate() error {
 	if r.User != "" && !userRule.MatchString(r.User) {
 		return invalid("user", "user is neither a user's name nor a number")
 	}
-	if r.Timeout < 0 || r.Timeout > ringfence.MaxTimeoutSeconds*time.Second {
-		return invalid("timeout_seconds", "timeout_seconds has to be above 0 and at most %d", ringfence.MaxTimeoutSeconds)
-	}
 	if err := validEnv("env", r.Env); err != nil {
 		return err
 	}
@@ -43,6 +40,21 @@ func (r *CreateRequest) validate() error {
 	}
 	if total > ringfence.MaxMetadataBytes {
 		return invalid("metadata", "metadata has %d bytes, at most %d are kept", total, ringfence.MaxMetadataBytes)
+	}
+	return nil
+}
+
+func validDeadlines(d ringfence.Deadlines) error {
+	const most = ringfence.MaxTimeoutSeconds * time.Second
+	switch {
+	case d.Timeout < 0 || d.Timeout > most:
+		return invalid("timeout_seconds", "timeout_seconds has to be above 0 and at most %d", ringfence.MaxTimeoutSeconds)
+	case d.IdleTimeout < 0 || d.IdleTimeout > most:
+		return invalid("idle_timeout_seconds", "idle_timeout_seconds has to be above 0 and at most %d", ringfence.MaxTimeoutSeconds)
+	case d.AutoDelete != nil && (*d.AutoDelete < 0 || *d.AutoDelete > most):
+		return invalid("auto_delete_seconds", "auto_delete_seconds has to be from 0 to %d", ringfence.MaxTimeoutSeconds)
+	case d.OnTimeout != "" && d.OnTimeout != ringfence.OnTimeoutKill && d.OnTimeout != ringfence.OnTimeoutPause:
+		return invalid("on_timeout", "on_timeout is neither kill nor pause")
 	}
 	return nil
 }

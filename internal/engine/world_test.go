@@ -12,6 +12,7 @@ import (
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/driver/fake"
 	"ringfence.dev/ringfence/internal/engine"
+	"ringfence.dev/ringfence/internal/snapshot"
 	"ringfence.dev/ringfence/internal/sqlite"
 )
 
@@ -30,11 +31,12 @@ func (templates) List() ([]ringfence.Template, error) { return nil, nil }
 
 // machine is a host whose daemons come and go.
 type machine struct {
-	t    *testing.T
-	path string
-	host *fake.Host
-	boot string
-	log  logBuffer
+	t      *testing.T
+	path   string
+	host   *fake.Host
+	boot   string
+	golden bool // make golden snapshots
+	log    logBuffer
 }
 
 type logBuffer struct {
@@ -91,8 +93,12 @@ func (m *machine) start(o fake.Options) *daemon {
 		m.t.Fatal(err)
 	}
 	o.Host = m.host
+	snapshots, err := snapshot.Open(filepath.Join(filepath.Dir(m.path), "snapshots"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
 	e, err := engine.Open(context.Background(), engine.Options{
-		Store: store, Driver: fake.New(o), Templates: templates{}, Log: slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Store: store, Driver: fake.New(o), Templates: templates{}, Snapshots: snapshots, ColdBoot: !m.golden, Log: slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Max: ringfence.Size{VCPU: 4, MemoryMiB: 4096, DiskMiB: 10_000}, MaxProcs: 100, ReserveMiB: 1000, Host: m,
 	})
 	if err != nil {
@@ -101,6 +107,16 @@ func (m *machine) start(o fake.Options) *daemon {
 	d := &daemon{Engine: e, store: store}
 	m.t.Cleanup(func() { m.stop(d) })
 	return d
+}
+
+// openStore opens the store of a machine without a daemon.
+func (m *machine) openStore() *sqlite.Store {
+	m.t.Helper()
+	store, err := sqlite.Open(context.Background(), m.path)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return store
 }
 
 // stop ends a daemon; its sandboxes go on.

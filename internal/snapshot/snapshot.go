@@ -139,6 +139,14 @@ func (s *Store) Remove(object string) error {
 	return os.RemoveAll(gone)
 }
 
+// Has reports whether there is an object.
+func (s *Store) Has(object string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.size[object]
+	return ok
+}
+
 // Objects lists the objects with the bytes that each takes on the disk.
 func (s *Store) Objects() map[string]int64 {
 	s.mu.Lock()

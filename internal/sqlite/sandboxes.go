@@ -13,7 +13,8 @@ import (
 )
 
 const sandboxColumns = `id, project, name, template, state, reason, detail, vcpu, memory_mib, disk_mib,
- env, metadata, user, work_dir, network, created_at, started_at, ended_at, expires_at, generation, token_hash`
+ env, metadata, user, work_dir, network, created_at, started_at, ended_at, expires_at, generation, token_hash,
+ image_path, base_env, paused_at, timeout, on_timeout, idle_timeout, auto_delete, no_auto_resume, object`
 
 // CreateSandbox keeps a new sandbox.
 func (s *Store) CreateSandbox(_ context.Context, sb *ringfence.Sandbox) error {
@@ -25,19 +26,64 @@ func (s *Store) CreateSandbox(_ context.Context, sb *ringfence.Sandbox) error {
 	if err != nil {
 		return fault(err, "cannot keep the sandbox")
 	}
+	baseEnv, err := json.Marshal(orEmpty(sb.BaseEnv))
+	if err != nil {
+		return fault(err, "cannot keep the sandbox")
+	}
 	network, err := json.Marshal(sb.Network)
 	if err != nil {
 		return fault(err, "cannot keep the sandbox")
 	}
 	return s.change("cannot keep the sandbox", func(tx *sql.Tx) error {
-		_, err := tx.Exec("INSERT INTO sandboxes ("+sandboxColumns+", token_lookup) VALUES ("+placeholders(22)+")",
+		_, err := tx.Exec("INSERT INTO sandboxes ("+sandboxColumns+", token_lookup) VALUES ("+placeholders(31)+")",
 			sb.ID, sb.Project, sb.Name, sb.Template, sb.State, sb.Reason, sb.Detail,
 			sb.Size.VCPU, sb.Size.MemoryMiB, sb.Size.DiskMiB, string(env), string(metadata), sb.User, sb.WorkDir, string(network),
 			micros(sb.CreatedAt), micros(sb.StartedAt), micros(sb.EndedAt), micros(sb.ExpiresAt), sb.Generation,
-			sb.TokenHash[:], lookup(sb.TokenHash))
+			sb.TokenHash[:], sb.ImagePath, string(baseEnv), micros(sb.PausedAt), span(sb.Deadlines.Timeout), onTimeout(sb.Deadlines),
+			span(sb.Deadlines.IdleTimeout), autoDelete(sb.Deadlines), sb.Deadlines.NoAutoResume, sb.Object, lookup(sb.TokenHash))
 		return err
 	})
 }
+
+// SetDeadlines changes what happens to a sandbox by itself, in whatever state it is.
+// Unknown: not_found.
+func (s *Store) SetDeadlines(_ context.Context, id string, d ringfence.Deadlines, expires time.Time) error {
+	return s.change("cannot change the sandbox's deadlines", func(tx *sql.Tx) error {
+		res, err := tx.Exec("UPDATE sandboxes SET timeout = ?, on_timeout = ?, idle_timeout = ?, auto_delete = ?, no_auto_resume = ?, expires_at = ? WHERE id = ?",
+			span(d.Timeout), onTimeout(d), span(d.IdleTimeout), autoDelete(d), d.NoAutoResume, micros(expires), id)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil || n > 0 {
+			return err
+		}
+		return sql.ErrNoRows
+	})
+}
+
+// span is how a duration is kept whose 0 means none.
+func span(d time.Duration) any {
+	if d <= 0 {
+		return nil
+	}
+	return d.Microseconds()
+}
+
+func autoDelete(d ringfence.Deadlines) any {
+	if d.AutoDelete == nil {
+		return nil
+	}
+	return d.AutoDelete.Microseconds()
+}
+
+func onTimeout(d ringfence.Deadlines) string {
+	if d.OnTimeout == "" {
+		return string(ringfence.OnTimeoutKill)
+	}
+	return string(d.OnTimeout)
+}
+
+func fromSpan(n sql.NullInt64) time.Duration { return time.Duration(n.Int64) * time.Microsecond }
 
 func orEmpty(m map[string]string) map[string]string {
 	if m == nil {
@@ -48,11 +94,12 @@ func orEmpty(m map[string]string) map[string]string {
 
 func scanSandbox(row interface{ Scan(...any) error }) (*ringfence.Sandbox, error) {
 	var sb ringfence.Sandbox
-	var env, metadata, network, hash []byte
-	var created, started, ended, expires sql.NullInt64
+	var env, metadata, network, hash, baseEnv []byte
+	var created, started, ended, expires, paused, timeout, idle, deletion sql.NullInt64
 	err := row.Scan(&sb.ID, &sb.Project, &sb.Name, &sb.Template, &sb.State, &sb.Reason, &sb.Detail,
 		&sb.Size.VCPU, &sb.Size.MemoryMiB, &sb.Size.DiskMiB, &env, &metadata, &sb.User, &sb.WorkDir, &network,
-		&created, &started, &ended, &expires, &sb.Generation, &hash)
+		&created, &started, &ended, &expires, &sb.Generation, &hash,
+		&sb.ImagePath, &baseEnv, &paused, &timeout, &sb.Deadlines.OnTimeout, &idle, &deletion, &sb.Deadlines.NoAutoResume, &sb.Object)
 	if err != nil {
 		return nil, err
 	}
@@ -65,9 +112,18 @@ func scanSandbox(row interface{ Scan(...any) error }) (*ringfence.Sandbox, error
 	if err := json.Unmarshal(network, &sb.Network); err != nil {
 		return nil, err
 	}
+	if err := json.Unmarshal(baseEnv, &sb.BaseEnv); err != nil {
+		return nil, err
+	}
 	copy(sb.TokenHash[:], hash)
 	sb.CreatedAt, sb.StartedAt = fromMicros(created), fromMicros(started)
 	sb.EndedAt, sb.ExpiresAt = fromMicros(ended), fromMicros(expires)
+	sb.PausedAt = fromMicros(paused)
+	sb.Deadlines.Timeout, sb.Deadlines.IdleTimeout = fromSpan(timeout), fromSpan(idle)
+	if deletion.Valid {
+		after := fromSpan(deletion)
+		sb.Deadlines.AutoDelete = &after
+	}
 	return &sb, nil
 }
 
@@ -150,9 +206,17 @@ func (s *Store) MoveSandbox(_ context.Context, m ringfence.Move) (int64, error) 
 	if m.To == ringfence.StateRunning && m.From == ringfence.StateStarting {
 		set, args = append(set, "started_at = ?"), append(args, micros(m.At))
 	}
-	if m.To.Ended() {
+	switch {
+	case m.To.Ended():
 		// An end that follows another keeps the first one's time.
-		set, args = append(set, "ended_at = coalesce(ended_at, ?)", "env = '{}'"), append(args, micros(m.At))
+		set, args = append(set, "ended_at = coalesce(ended_at, ?)", "env = '{}'", "object = ''"), append(args, micros(m.At))
+	case m.To == ringfence.StateRunning:
+		set, args = append(set, "object = ''", "paused_at = NULL", "expires_at = ?"), append(args, micros(m.ExpiresAt))
+	case m.To == ringfence.StatePaused && m.From == ringfence.StatePausing:
+		set, args = append(set, "paused_at = ?", "expires_at = NULL"), append(args, micros(m.At))
+	}
+	if m.Object != "" {
+		set, args = append(set, "object = ?"), append(args, m.Object)
 	}
 	args = slices.Concat(args, []any{m.ID, m.Generation, m.From})
 	err := s.change("cannot change the sandbox's state", func(tx *sql.Tx) error {

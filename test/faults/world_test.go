@@ -215,11 +215,13 @@ func (w *world) leftovers() []string {
 
 func (w *world) create(o client.CreateOptions) *client.Sandbox {
 	w.t.Helper()
-	if o.Template == "" {
-		o.Template = "base"
-	}
-	if o.MemoryMiB == 0 {
-		o.MemoryMiB = 512
+	if o.Snapshot == "" {
+		if o.Template == "" {
+			o.Template = "base"
+		}
+		if o.MemoryMiB == 0 {
+			o.MemoryMiB = 512
+		}
 	}
 	sb, err := w.c.Create(context.Background(), o)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"ringfence.dev/ringfence/internal/api"
 	"ringfence.dev/ringfence/internal/driver/fake"
 	"ringfence.dev/ringfence/internal/engine"
+	"ringfence.dev/ringfence/internal/snapshot"
 	"ringfence.dev/ringfence/internal/sqlite"
 )
 
@@ -36,8 +37,12 @@ func Start(t testing.TB, o fake.Options) *Server {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	snapshots, err := snapshot.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
 	e, err := engine.Open(ctx, engine.Options{
-		Store: store, Driver: fake.New(o), Templates: templates{}, Log: log,
+		Store: store, Driver: fake.New(o), Templates: templates{}, Snapshots: snapshots, ColdBoot: true, Log: log,
 		Max: ringfence.Size{VCPU: 8, MemoryMiB: 8192, DiskMiB: 65536},
 	})
 	if err != nil {

@@ -48,6 +48,8 @@ type Options struct {
 type Host struct {
 	mu        sync.Mutex
 	instances map[string]*instance // guarded by mu
+
+	failCheckpoint error // guarded by mu
 }
 
 // NewHost returns a host without sandboxes.
@@ -75,11 +77,16 @@ func (d *Driver) Name() string { return "fake" }
 
 // Capabilities says what the driver can do.
 func (d *Driver) Capabilities() driver.Capabilities {
-	return driver.Capabilities{Isolation: "none", Rescue: true, Recover: d.recover}
+	return driver.Capabilities{Isolation: "none", Checkpoint: true, Rescue: true, Recover: d.recover, Build: "fake"}
 }
 
 // Create starts a sandbox. The image is not looked at.
 func (d *Driver) Create(ctx context.Context, spec driver.Spec) (driver.Instance, error) {
+	return d.start(ctx, spec, func(*guest) {})
+}
+
+// start starts a sandbox whose guest prepare has seen before it does anything.
+func (d *Driver) start(ctx context.Context, spec driver.Spec, prepare func(*guest)) (driver.Instance, error) {
 	if !ringfence.ValidSandboxID(spec.ID) {
 		return nil, ringfence.Errorf(ringfence.CodeInvalidArgument, "%q is not a sandbox id", spec.ID)
 	}
@@ -103,6 +110,8 @@ func (d *Driver) Create(ctx context.Context, spec driver.Spec) (driver.Instance,
 		return nil, ringfence.Errorf(ringfence.CodeAlreadyExists, "there is a sandbox %s already", spec.ID)
 	}
 	i := newInstance(h, spec)
+	prepare(i.guest)
+	go i.guest.serve()
 	h.instances[spec.ID] = i
 	if d.o.Stuck {
 		i.guest.hang()
@@ -113,11 +122,6 @@ func (d *Driver) Create(ctx context.Context, spec driver.Spec) (driver.Instance,
 		})
 	}
 	return i, nil
-}
-
-// Restore is not supported.
-func (d *Driver) Restore(context.Context, driver.Spec, string) (driver.Instance, error) {
-	return nil, notYet("restore a checkpoint")
 }
 
 // Recover returns the sandboxes of the host that live, and forgets the others.
@@ -147,10 +151,6 @@ func (d *Driver) Close() error {
 		i.unlink()
 	}
 	return nil
-}
-
-func notYet(what string) error {
-	return ringfence.Errorf(ringfence.CodeNotYetSupported, "the fake driver cannot %s", what)
 }
 
 // errEnded is the cause of everything that ends because its sandbox does.

@@ -25,6 +25,7 @@ type guest struct {
 	ctx  context.Context // ends with the sandbox
 	end  context.CancelCauseFunc
 	hung atomic.Bool
+	gate gate
 
 	writeMu sync.Mutex // one frame at a time
 
@@ -77,6 +78,7 @@ func (g *guest) serve() {
 		if g.hung.Load() {
 			continue
 		}
+		g.gate.pass(g.ctx)
 		g.handle(h, payload)
 	}
 }

@@ -30,7 +30,6 @@ var _ driver.Instance = (*instance)(nil)
 func newInstance(h *Host, spec driver.Spec) *instance {
 	i := &instance{host: h, id: spec.ID, done: make(chan struct{})}
 	i.guest = newGuest(spec, func(e driver.Exit) { i.die(e) })
-	go i.guest.serve()
 	return i
 }
 
@@ -126,10 +125,6 @@ func (i *instance) Rescue(ctx context.Context, argv []string) (int, []byte, erro
 	}
 	return status, out.bytes(), ctx.Err()
 }
-
-func (i *instance) Pause(context.Context) error              { return notYet("pause a sandbox") }
-func (i *instance) Resume(context.Context) error             { return notYet("resume a sandbox") }
-func (i *instance) Checkpoint(context.Context, string) error { return notYet("save a sandbox") }
 
 // Kill ends the sandbox and forgets it.
 func (i *instance) Kill(context.Context) error {

@@ -36,6 +36,7 @@ type process struct {
 	user             string
 	started          time.Time
 	stdin            *stdinPipe
+	gate             *gate // of the guest
 	run              func()
 	args             []string
 	dir              string
@@ -60,7 +61,7 @@ type process struct {
 func newProcess(g *guest, req guestproto.ProcessStart, u user, pid int) *process {
 	p := &process{
 		id: req.ID, tag: req.Tag, command: first(req.Shell, strings.Join(req.Args, " ")),
-		pid: pid, user: u.name, started: time.Now(), stdin: newStdinPipe(), wake: make(chan struct{}),
+		pid: pid, user: u.name, started: time.Now(), stdin: newStdinPipe(), gate: &g.gate, wake: make(chan struct{}),
 		args: req.Args, input: req.Stdin, deadlineAt: req.DeadlineAt,
 	}
 	if req.StartedAt != 0 {
@@ -114,6 +115,7 @@ func (w outputWriter) Write(b []byte) (int, error) {
 var errGone = errors.New("the process has ended")
 
 func (p *process) append(typ guestproto.Type, b []byte) error {
+	p.gate.pass(p.tree)
 	for {
 		p.mu.Lock()
 		if p.exit != nil {

@@ -105,7 +105,7 @@ func (d *Driver) Name() string { return "gvisor" }
 // Capabilities says that this driver does everything of the contract.
 func (d *Driver) Capabilities() driver.Capabilities {
 	return driver.Capabilities{
-		Isolation: "gvisor", Checkpoint: true, Limits: true, Rescue: true, Recover: true, Network: true,
+		Isolation: "gvisor", Checkpoint: true, Processes: true, Limits: true, Rescue: true, Recover: true, Network: true,
 		// What is saved of the network is part of it.
 		Build: version.Version() + "/" + guestLink + "/" + strings.Join(sentryFlags, " ") + "/" + filepath.Base(d.agent),
 	}

@@ -20,7 +20,9 @@
  *    ├─ PreconditionFailedError, ArchiveRefusedError, SignatureExpiredError
  *    ├─ TooLargeError, RangeInvalidError
  *    ├─ ResourceExhaustedError     resource_exhausted; retryAfterSeconds says when to try again
- *    ├─ SandboxEndedError          sandbox_ended: before or during the call
+ *    ├─ SandboxPausedError         sandbox_paused: before or during the call
+ *    ├─ SandboxEndedError          sandbox_paused: SandboxPausedError,
+  sandbox_ended: before or during the call
  *    ├─ DeadlineExceededError      deadline_exceeded, said by the server
  *    ├─ CanceledError, UnavailableError, PortNotListeningError, PortFailedError, MisdirectedError
  *    └─ InternalError              internal, and every code that this version does not know
@@ -133,6 +135,8 @@ export class TooLargeError extends APIError {}
 export class RangeInvalidError extends APIError {}
 /** The host or a quota has no room; try again after `retryAfterSeconds`. */
 export class ResourceExhaustedError extends APIError {}
+/** The sandbox is paused, or was paused during the call; resume it. */
+export class SandboxPausedError extends APIError {}
 /** The sandbox ended before or during the call. */
 export class SandboxEndedError extends APIError {}
 /** The server gave the call up since its own deadline passed; its outcome may be unknown. */
@@ -216,6 +220,7 @@ const names = {
   TooLargeError,
   RangeInvalidError,
   ResourceExhaustedError,
+  SandboxPausedError,
   SandboxEndedError,
   DeadlineExceededError,
   CanceledError,

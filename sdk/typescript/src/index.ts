@@ -43,6 +43,7 @@ export {
   ResourceExhaustedError,
   RingfenceError,
   SandboxEndedError,
+  SandboxPausedError,
   SignatureExpiredError,
   TemplateNotFoundError,
   TooLargeError,

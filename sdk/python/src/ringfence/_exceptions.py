@@ -30,6 +30,7 @@ Every error is a RingfenceError:
         ├── TooLargeError             too_large
         ├── RangeInvalidError         range_invalid
         ├── ResourceExhaustedError    resource_exhausted; `retry_after` says when to try again
+        ├── SandboxPausedError        sandbox_paused: before or during the call
         ├── SandboxEndedError         sandbox_ended: before or during the call
         ├── DeadlineExceededError     deadline_exceeded: of the call itself; also a builtin TimeoutError
         ├── CanceledError             canceled
@@ -284,6 +285,12 @@ class ResourceExhaustedError(APIError):
     code = "resource_exhausted"
 
 
+class SandboxPausedError(APIError):
+    """The sandbox is paused, or was paused during the call; resume it."""
+
+    code = "sandbox_paused"
+
+
 class SandboxEndedError(APIError):
     """The sandbox ended before or during the call; the message says why."""
 
@@ -357,6 +364,7 @@ _BY_CODE: dict[str, type[APIError]] = {
         TooLargeError,
         RangeInvalidError,
         ResourceExhaustedError,
+        SandboxPausedError,
         SandboxEndedError,
         DeadlineExceededError,
         CanceledError,

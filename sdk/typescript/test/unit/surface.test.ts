@@ -47,6 +47,7 @@ test("the exports are these and no others", () => {
     "RingfenceError",
     "Sandbox",
     "SandboxEndedError",
+    "SandboxPausedError",
     "SignatureExpiredError",
     "TemplateNotFoundError",
     "Terminal",
