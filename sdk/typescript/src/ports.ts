@@ -90,11 +90,13 @@ function text(wire: Wire, name: string): string | null {
 /** Reaches what listens in one sandbox. */
 export class Ports {
   readonly #client: Client;
+  readonly #owner: () => Client;
   readonly #path: string;
 
-  /** @internal */
-  constructor(client: Client, sandboxPath: string) {
+  /** @internal owner gives the client that may change who reaches a port; a sandbox's token may not. */
+  constructor(client: Client, owner: () => Client, sandboxPath: string) {
     this.#client = client;
+    this.#owner = owner;
     this.#path = sandboxPath;
   }
 
@@ -107,12 +109,12 @@ export class Ports {
     return Array.isArray(answer["ports"]) ? answer["ports"].map(portInfo) : [];
   }
 
-  /** Lets anybody who can reach the server reach this port, without a key. */
+  /** Lets anybody who can reach the server reach this port, without a key. Needs the API key. */
   async publish(port: number): Promise<PortInfo> {
     return this.#set("ports.publish", port, true);
   }
 
-  /** Asks for a key again, or for a link. */
+  /** Asks for a key again, or for a link. Needs the API key. */
   async unpublish(port: number): Promise<PortInfo> {
     return this.#set("ports.unpublish", port, false);
   }
@@ -152,7 +154,7 @@ export class Ports {
   async #set(where: string, port: number, isPublic: boolean): Promise<PortInfo> {
     const path = `${this.#path}/ports/${checkPort(where, port)}`;
     return portInfo(
-      await this.#client.json({ method: "PUT", path, json: { public: isPublic }, idempotent: true }),
+      await this.#owner().json({ method: "PUT", path, json: { public: isPublic }, idempotent: true }),
     );
   }
 }

@@ -155,7 +155,7 @@ export class Sandbox implements AsyncDisposable {
     this.commands = new Commands(parts.data, sandboxPath(parts.id));
     this.files = new Files(parts.data, sandboxPath(parts.id));
     this.pty = new Terminals(parts.data, sandboxPath(parts.id));
-    this.ports = new Ports(parts.data, sandboxPath(parts.id));
+    this.ports = new Ports(parts.data, () => this.#controlClient(), sandboxPath(parts.id));
     this.#data = parts.data;
     for (const part of ["commands", "files", "pty", "ports"])
       Object.defineProperty(this, part, { enumerable: false });
@@ -377,7 +377,7 @@ export class Sandbox implements AsyncDisposable {
   #controlClient(): Client {
     if (this.#control !== undefined) return this.#control;
     throw new AuthenticationError(
-      "this sandbox was connected to with its access token, which opens commands and files alone",
+      "this sandbox was connected to with its access token, which opens commands, files and ports alone",
       {
         code: "unauthenticated",
         hint: "set RINGFENCE_API_KEY or pass apiKey to Sandbox.connect",

@@ -54,7 +54,7 @@ class Metrics:
         disk_limit_bytes: that it may write.
         network_received_bytes: since it was created.
         network_sent_bytes: since it was created.
-        processes: how many there are.
+        processes: how many run that commands started.
     """
 
     at: datetime.datetime

@@ -20,11 +20,24 @@ a
 2
 3
 TimeoutError
+stdout true
+stdout true
+0
+true
+true
 Uint8Array(2) [ 0, 1 ]
 text
 ex
 10000 false
 [ '/home/user/data/in.csv' ]
+{ reviewed: 'yes' }
+64
+1
+true
+true
+true
+true
+created
 text
 true
 running
