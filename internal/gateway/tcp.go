@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	dialTimeout = 15 * time.Second
-	dnsPort     = 53
+	dialTimeout   = 15 * time.Second
+	handshakeTime = 10 * time.Second
+	dnsPort       = 53
 )
 
 func addrOf(a tcpip.Address) netip.Addr {
@@ -108,7 +109,23 @@ type inside struct {
 // accept completes the handshake with the guest.
 func (n *Network) accept(r *tcp.ForwarderRequest) (*inside, error) {
 	in := &inside{wq: new(waiter.Queue)}
+	// The stack waits for the guest's part, two minutes if need be, unless it is woken.
+	ctx, cancel := context.WithTimeout(n.ctx, handshakeTime)
+	finished := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		for tick := time.Tick(10 * time.Millisecond); ; {
+			in.wq.Notify(waiter.WritableEvents)
+			select {
+			case <-tick:
+			case <-finished:
+				return
+			}
+		}
+	})
 	ep, err := r.CreateEndpoint(in.wq)
+	stop()
+	close(finished)
+	cancel()
 	if err != nil {
 		r.Complete(true)
 		return nil, &tcpipError{err}
