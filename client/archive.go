@@ -31,7 +31,7 @@ func (f Files) ReadArchive(ctx context.Context, path, format string) (io.ReadClo
 	query := f.query(path)
 	query.Set("format", first(format, FormatTar))
 	r := request{method: http.MethodGet, path: f.s.path("/files/archive"), query: query, accept: "*/*", idempotent: true, what: "read an archive"}
-	resp, err := f.s.c.send(ctx, r)
+	resp, err := f.s.c.send(ctx, r) //nolint:bodyclose // content closes it
 	if err != nil {
 		return nil, err
 	}

@@ -58,7 +58,7 @@ type source struct {
 func (s *source) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
 	s.m.in += int64(n)
-	if err != nil && err != io.EOF { //nolint:errorlint // an error that wraps it is a failure
+	if err != nil && err != io.EOF { // an error that wraps it is a failure
 		s.err = err
 	}
 	return n, err
@@ -180,7 +180,7 @@ type ending struct {
 
 func (e *ending) Read(p []byte) (int, error) {
 	n, err := e.r.Read(p)
-	e.ended = e.ended || err == io.EOF //nolint:errorlint // an error that wraps it is a failure
+	e.ended = e.ended || err == io.EOF // an error that wraps it is a failure
 	return n, err
 }
 
@@ -192,7 +192,7 @@ type content struct {
 
 func (c *content) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
-	if err != nil && err != io.EOF { //nolint:errorlint // an error that wraps it is a failure
+	if err != nil && err != io.EOF { // an error that wraps it is a failure
 		err = damaged(c.name, err)
 	}
 	return n, err

@@ -320,7 +320,7 @@ func (c *zipContent) Read(p []byte) (int, error) {
 		return 0, Refuse(c.e.Name, "it has more than the %d bytes that it says", c.e.Size)
 	}
 	c.sum.Write(p[:n])
-	if err == io.EOF { //nolint:errorlint // an error that wraps it is a failure
+	if err == io.EOF { // an error that wraps it is a failure
 		if c.left > 0 {
 			return n, Refuse(c.e.Name, "it has %d bytes less than it says", c.left)
 		}

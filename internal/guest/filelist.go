@@ -60,7 +60,7 @@ func listFiles(a *agent, ch *channel, f guestproto.FileList) (any, error) {
 		}
 		return l.walk(fd, path.Clean(p), depth, after)
 	})
-	if err == nil || err == errEnough {
+	if err == nil || errors.Is(err, errEnough) {
 		err = l.flush()
 	}
 	if err != nil {

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"errors"
 	"bytes"
 	"strings"
 	"unicode/utf8"
@@ -102,10 +103,10 @@ func checkKey(field, key string) error {
 }
 
 func attributeError(err error) error {
-	switch err {
-	case unix.ENOTSUP:
+	switch {
+	case errors.Is(err, unix.ENOTSUP):
 		return fail(codeInvalid, "path", "what is there cannot carry metadata")
-	case unix.E2BIG, unix.ERANGE:
+	case errors.Is(err, unix.E2BIG), errors.Is(err, unix.ERANGE):
 		return fail(codeInvalid, "set", "a value is too long")
 	}
 	return err

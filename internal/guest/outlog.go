@@ -180,13 +180,6 @@ func (l *outlog) setLimit(n uint64) {
 	l.mu.Unlock()
 }
 
-// size is the memory that the log holds, in bytes.
-func (l *outlog) size() uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.cost
-}
-
 // follow sends the output from a position on until the process has ended and all of it
 // is sent, or with once what is there now, and returns the exit for this reader. started
 // is called with the position at which the output begins.

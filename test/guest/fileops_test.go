@@ -496,7 +496,7 @@ func TestRenameSaysWhatIsInTheWay(t *testing.T) {
 			}
 			wantCode(t, err, c.code, "to")
 		}
-		if got := b.sh(t, "cd "+dir+" && find . | sort | tr '\\n' ' '"); string(got.stdout) != ". ./file ./full ./full/in ./other ./other/in " {
+		if got := b.sh(t, "cd "+dir+" && find . | sort | tr '\\n' ' '"); got.stdout != ". ./file ./full ./full/in ./other ./other/in " {
 			t.Errorf("left: %q", got.stdout)
 		}
 	})

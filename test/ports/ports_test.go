@@ -169,6 +169,7 @@ func TestPorts(t *testing.T) {
 	})
 	t.Run("nothing listens", func(t *testing.T) {
 		resp := w.request("GET", w.at(8001, "/"), nil)
+		defer resp.Body.Close()
 		text, _ := io.ReadAll(resp.Body)
 		if resp.StatusCode != 502 || !bytes.Contains(text, []byte("nothing listens on port 8001")) {
 			t.Errorf("%d %s", resp.StatusCode, text)
@@ -179,6 +180,7 @@ func TestPorts(t *testing.T) {
 	})
 	t.Run("what authenticated stays out", func(t *testing.T) {
 		resp := w.request("GET", w.at(8000, "/"), nil, "X-Access-Token", string(w.sb.AccessToken()))
+		defer resp.Body.Close()
 		text, err := io.ReadAll(resp.Body)
 		if err != nil || resp.StatusCode != 200 || bytes.Contains(text, []byte(w.key)) || bytes.Contains(text, []byte(w.sb.AccessToken())) || !bytes.Contains(text, []byte("localhost:8000")) {
 			t.Errorf("%d %s %v", resp.StatusCode, text, err)
