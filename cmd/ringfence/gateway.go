@@ -1,9 +1,12 @@
 package main
 
 import (
+	"crypto/x509"
+	"fmt"
 	"log/slog"
 	"os"
 
+	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/config"
 	"ringfence.dev/ringfence/internal/egress"
 	"ringfence.dev/ringfence/internal/engine"
@@ -21,6 +24,22 @@ func newGateway(c *config.Config, log *slog.Logger) (*gateway.Gateway, error) {
 		return nil, err
 	}
 	return gateway.New(gateway.Options{Open: open, Resolvers: resolvers, Log: log}), nil
+}
+
+// caBundle reads the certificates that sandboxes are to trust.
+func caBundle(c *config.Config) ([]byte, error) {
+	if c.CABundle == "" {
+		return nil, nil
+	}
+	const most = 4 << 20
+	raw, err := os.ReadFile(c.CABundle)
+	if err == nil && (len(raw) > most || !x509.NewCertPool().AppendCertsFromPEM(raw)) {
+		err = fmt.Errorf("%s holds no certificate in PEM, or more than %d MiB", c.CABundle, most>>20)
+	}
+	if err != nil {
+		return nil, ringfence.Errorf(ringfence.CodeInvalidArgument, "cannot use ca_bundle: %w", err)
+	}
+	return raw, nil
 }
 
 // engineGateway is the gateway as the engine wants it.

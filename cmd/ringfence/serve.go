@@ -100,6 +100,10 @@ func serve(ctx context.Context, c *config.Config, out, errOut io.Writer) (err er
 	if err != nil {
 		return err
 	}
+	ca, err := caBundle(c)
+	if err != nil {
+		return err
+	}
 	gate, err := newGateway(c, log)
 	if err != nil {
 		return err
@@ -110,7 +114,7 @@ func serve(ctx context.Context, c *config.Config, out, errOut io.Writer) (err er
 		return err
 	}
 	eng, err := engine.Open(ctx, engine.Options{
-		Store: store, Driver: drv, Templates: templates, Log: log, Snapshots: snapshots, Gateway: engineGateway{gate},
+		Store: store, Driver: drv, Templates: templates, Log: log, Snapshots: snapshots, Gateway: engineGateway{gate}, CABundle: ca,
 		Max:      ringfence.Size{VCPU: c.MaxVCPU, MemoryMiB: c.MaxMemoryMiB, DiskMiB: c.MaxDiskMiB},
 		MaxProcs: c.MaxProcs, ReserveMiB: c.MemoryReserveMiB, MaxSnapshotMiB: maxSnapshots,
 	})

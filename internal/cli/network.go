@@ -101,7 +101,7 @@ func (a *App) networkSetCommand() *cobra.Command {
 		Short: "Replace the policy of a running sandbox",
 		Long: "Replace the whole policy of a running sandbox; without flags, by the default, the public\n" +
 			"internet. It holds for new connections at once, and open ones that it denies are cut.",
-		Example: "  ringfence network set ID --allow-out pypi.org --allow-out '*.pythonhosted.org'",
+		Example: "  ringfence network set ID --allow-out packages.example.org --allow-out '*.files.example.org'",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()

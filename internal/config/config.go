@@ -34,6 +34,7 @@ type Config struct {
 
 	OpenNetworks []string // closed networks that sandboxes may reach
 	DNSServers   []string // host:port; none: those of /etc/resolv.conf
+	CABundle     string   // file; "": what a template trusts
 
 	HostNames  []string
 	Domain     string
@@ -80,6 +81,7 @@ var Keys = []Key{
 	list("open_networks", "private networks and addresses that sandboxes may reach like public ones, separated by commas; a sandbox's own policy still applies", func(c *Config) *[]string { return &c.OpenNetworks }),
 	list("dns_servers", "resolvers for the names that sandboxes look up, as address or address:port, separated by commas; empty: those of the host's /etc/resolv.conf", func(c *Config) *[]string { return &c.DNSServers }),
 	number("max_snapshots_mib", "0", "what all snapshots and paused sandboxes together may take on the disk, in MiB: a pause or snapshot beyond it is refused; 0: half of what is free in data_dir at the start", func(c *Config) *int64 { return &c.MaxSnapshotsMiB }),
+	text("ca_bundle", "", "file with the certificates, in PEM, that sandboxes trust in place of their template's, for networks that re-sign TLS; the host's own is often `/etc/ssl/certs/ca-certificates.crt`", func(c *Config) *string { return &c.CABundle }),
 	list("host_names", "names by which clients reach this server beside its own address, separated by commas; a request for another name is refused", func(c *Config) *[]string { return &c.HostNames }),
 	text("domain", "", "domain below which each port of a sandbox has a host name of its own, `<port>-<sandbox id>.<domain>`; its wildcard name has to lead to this server", func(c *Config) *string { return &c.Domain }),
 	number("max_body_mib", "32", "largest JSON body of a request, in MiB; files are not bound by it", func(c *Config) *int64 { return &c.MaxBodyMiB }),

@@ -156,6 +156,10 @@ func (b *box) start(ctx context.Context, template ringfence.Template, object str
 		conn.Close() // the first error counts
 		return err
 	}
+	if err := b.e.trust(ctx, conn); err != nil {
+		conn.Close() // the first error counts
+		return err
+	}
 	if err := conn.Identity(ctx, b.e.identity(row, template)); err != nil {
 		conn.Close() // the first error counts
 		return err

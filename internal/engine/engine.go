@@ -69,6 +69,9 @@ type Options struct {
 	Snapshots *snapshot.Store
 	// Gateway is what sandboxes' traffic goes through; nil: they have no network.
 	Gateway Gateway
+	// CABundle is certificates, in PEM, that sandboxes trust in place of the template's
+	// own; empty: those stay.
+	CABundle []byte
 	// ColdBoot boots every new sandbox from its image, and makes no golden snapshots.
 	ColdBoot bool
 

@@ -23,6 +23,11 @@ func attach(ctx context.Context, inst driver.Instance) (*guestlink.Conn, error) 
 // identity is what the agent is told about its sandbox.
 func (e *Engine) identity(row ringfence.Sandbox, template ringfence.Template) guestproto.Identity {
 	env := make(map[string]string, len(template.Env)+len(row.Env))
+	if len(e.CABundle) > 0 {
+		for _, name := range caVariables {
+			env[name] = caPath
+		}
+	}
 	for k, v := range template.Env {
 		env[k] = v
 	}

@@ -103,13 +103,6 @@ func (l *flowLog) change(row *logRow, how func(*ringfence.NetworkFlow)) {
 	l.put(row)
 }
 
-// update alters a row in its place.
-func (l *flowLog) update(row *logRow, how func(*ringfence.NetworkFlow)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	how(&row.NetworkFlow)
-}
-
 // page returns at most limit rows that were written or changed after the cursor
 // and that keep says yes to, oldest change first, and the cursor after them.
 // more is closed when there is another row.

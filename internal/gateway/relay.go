@@ -70,7 +70,7 @@ func (f *flow) upward(in *inside, out *net.TCPConn) error {
 	for {
 		buf, size, err := in.read(f.done)
 		if err != nil {
-			if err != io.EOF {
+			if !errors.Is(err, io.EOF) {
 				return err
 			}
 			if len(pending) > 0 { // the rest of what it waits for does not come
@@ -166,7 +166,7 @@ func (f *flow) downward(in *inside, out *net.TCPConn) error {
 		err := raw.Read(func(fd uintptr) bool {
 			buf = buffers.Get().(*[]byte)
 			size, rerr = ignoreEINTR(func() (int, error) { return unix.Read(int(fd), *buf) })
-			if rerr == unix.EAGAIN {
+			if errors.Is(rerr, unix.EAGAIN) {
 				buffers.Put(buf)
 				buf = nil
 				return false
@@ -202,7 +202,7 @@ func (f *flow) downward(in *inside, out *net.TCPConn) error {
 
 func ignoreEINTR(how func() (int, error)) (int, error) {
 	for {
-		if n, err := how(); err != unix.EINTR {
+		if n, err := how(); !errors.Is(err, unix.EINTR) {
 			return n, err
 		}
 	}

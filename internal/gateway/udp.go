@@ -144,13 +144,13 @@ func (f *flow) datagramsDown(in *inside, out *net.UDPConn) (refused bool) {
 				buffers.Put(buf)
 				buf = nil
 			}
-			return rerr != unix.EAGAIN
+			return !errors.Is(rerr, unix.EAGAIN)
 		})
 		if err != nil {
 			return false
 		}
 		if rerr != nil {
-			return rerr == unix.ECONNREFUSED
+			return errors.Is(rerr, unix.ECONNREFUSED)
 		}
 		if wait(f, f.n.down, size) == nil {
 			var r bytes.Reader
