@@ -148,8 +148,8 @@ func (r *run) stdout(ctx context.Context, row *Row) error {
 	return nil
 }
 
-func repeat(s string, n int) []string {
-	list := make([]string, n)
+func repeat[T any](s T, n int) []T {
+	list := make([]T, n)
 	for i := range list {
 		list[i] = s
 	}
