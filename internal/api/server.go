@@ -70,8 +70,11 @@ func New(o Options) *Server {
 // large file may take its time as long as it moves.
 func (s *Server) HTTP() *http.Server {
 	return &http.Server{
-		Handler:           s,
-		ReadHeaderTimeout: 10 * time.Second,
+		Handler: s,
+		// A client that opens many connections at once may keep one that it has no use for
+		// yet. To close it sooner than one that was used would break the request that comes
+		// on it just then, and a command must not be sent twice.
+		ReadHeaderTimeout: 2 * time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug), // broken clients
