@@ -214,7 +214,7 @@ func (s *Session) broken(err error) error {
 	if errors.As(err, &own) {
 		return err
 	}
-	e := brokenStream("", err)
+	e := brokenStream("", unexpected(err)) // io.EOF is the end of a session that came to its end
 	e.Message = "the connection broke while the process ran"
 	e.Hint = "its outcome is not known"
 	if id := s.process.info.ID; id != "" {
@@ -321,7 +321,7 @@ func (s *Session) Next() (SessionOutput, error) {
 func (s *Session) Copy(stdout, stderr io.Writer) (*Result, error) {
 	for {
 		out, err := s.Next()
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF { //nolint:errorlint // any other is not the end
 			return s.Result(), nil
 		}
 		w := stdout

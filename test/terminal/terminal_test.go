@@ -24,8 +24,22 @@ import (
 
 // world is a server with one sandbox.
 type world struct {
-	url, key string
-	box      *client.Sandbox
+	url, key, dir string
+	box           *client.Sandbox
+	server        *exec.Cmd
+	log           bytes.Buffer // of all servers, one after the other
+}
+
+// serve starts a server.
+func (w *world) serve(t *testing.T) {
+	t.Helper()
+	w.server = exec.Command(testenv.RequireBinary(t), "serve", "--listen", strings.TrimPrefix(w.url, "http://"),
+		"--data-dir", w.dir, "--template-dir", testenv.TemplateDir())
+	w.server.Env = []string{"PATH=" + os.Getenv("PATH"), "RINGFENCE_API_KEY=" + w.key}
+	w.server.Stdout, w.server.Stderr = &w.log, &w.log
+	if err := w.server.Start(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func newWorld(t *testing.T) *world {
@@ -38,19 +52,13 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{url: "http://" + free.Addr().String(), key: ringfence.NewAPIKey()}
 	free.Close()
-	var log bytes.Buffer
-	server := exec.Command(testenv.RequireBinary(t), "serve", "--listen", strings.TrimPrefix(w.url, "http://"),
-		"--data-dir", filepath.Join(t.TempDir(), "data"), "--template-dir", testenv.TemplateDir())
-	server.Env = []string{"PATH=" + os.Getenv("PATH"), "RINGFENCE_API_KEY=" + w.key}
-	server.Stdout, server.Stderr = &log, &log
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
+	w.dir = filepath.Join(t.TempDir(), "data")
+	w.serve(t)
 	t.Cleanup(func() {
-		_ = server.Process.Signal(syscall.SIGTERM)
-		_ = server.Wait()
+		_ = w.server.Process.Signal(syscall.SIGTERM)
+		_ = w.server.Wait()
 		if t.Failed() {
-			lines := strings.Split(log.String(), "\n")
+			lines := strings.Split(w.log.String(), "\n")
 			t.Logf("the server's log:\n%s", strings.Join(lines[max(0, len(lines)-30):], "\n"))
 		}
 	})
@@ -63,7 +71,7 @@ func newWorld(t *testing.T) *world {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatalf("the server does not answer: %s", log.String())
+			t.Fatal("the server does not answer")
 		}
 	}
 	if w.box, err = c.Create(t.Context(), client.CreateOptions{Template: "code-interpreter", Env: map[string]string{"PS1": `$? \w> `}}); err != nil {
@@ -184,6 +192,13 @@ func (x *terminal) see(pattern string) string {
 			x.t.Fatalf("did not see %q in %q", pattern, text)
 		}
 	}
+}
+
+// saw reports whether something came since the last look.
+func (x *terminal) saw(text string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return bytes.Contains(x.out.Bytes()[x.mark:], []byte(text))
 }
 
 // ends waits for the end of the program, and looks whether the terminal is as it was.
@@ -353,6 +368,29 @@ func TestTerminal(t *testing.T) {
 		x.keys("\recho kept-$kept; exit 7\r")
 		x.see("kept-42")
 		x.ends(7)
+	})
+
+	t.Run("the server is killed and started again", func(t *testing.T) {
+		x := w.shell(t, bash...)
+		x.keys("kept=42\r")
+		x.see(prompt)
+		_ = w.server.Process.Kill()
+		_ = w.server.Wait()
+		w.serve(t)
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("on the screen: %q", x.out.String())
+			}
+		})
+		// Keys that are typed in between are lost, as on any broken line.
+		waitFor(t, func() bool { _, err := w.box.Processes(t.Context(), client.ProcessFilter{}); return err == nil })
+		waitFor(t, func() bool {
+			x.keys("\recho kept-$kept\r")
+			time.Sleep(300 * time.Millisecond)
+			return x.saw("kept-42")
+		})
+		x.keys("exit 6\r")
+		x.ends(6)
 	})
 
 	t.Run("the sandbox's process is killed", func(t *testing.T) {
