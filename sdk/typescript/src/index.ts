@@ -62,6 +62,7 @@ export type {
   WriteOptions,
 } from "./file-options.js";
 export { Files } from "./files.js";
+export type { NetworkFlow, NetworkLog } from "./network.js";
 export type { Unpacked } from "./platform/directory.js";
 export { LocalFile, localFile } from "./platform/node.js";
 export type { Metrics, PortInfo, SandboxEvent } from "./ports.js";

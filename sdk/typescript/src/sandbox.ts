@@ -4,6 +4,7 @@ import { type ConnectionOptions, checkCredential, connectionOptions, resolveConn
 import { asyncDispose } from "./dispose.js";
 import { AuthenticationError, NotFoundError, SandboxEndedError } from "./errors.js";
 import { Files } from "./files.js";
+import { type NetworkLog, networkLog } from "./network.js";
 import {
   checkOptions,
   either,
@@ -308,6 +309,40 @@ export class Sandbox implements AsyncDisposable {
   /** Describes this sandbox as it is now, also after its end. */
   async getInfo(): Promise<SandboxInfo> {
     return getInfo(this.#controlClient(), this.id, undefined);
+  }
+
+  /**
+   * Puts another network policy in place of the whole present one. It holds for new connections at once, and open ones
+   * that it denies are cut. It needs an API key.
+   *
+   * @throws {@link InvalidArgumentError} for a bad entry, which its field names
+   */
+  async updateNetwork(network: NetworkConfig): Promise<void> {
+    const body = networkField("sandbox.updateNetwork", network) ?? {};
+    const path = `${sandboxPath(this.id)}/network`;
+    await this.#controlClient().json({ method: "PUT", path, json: body, idempotent: true });
+  }
+
+  /**
+   * Gives rows of the network log: where the sandbox connected, and where it may not. The oldest change comes first: a
+   * connection when it begins and again, under the same id, when it has ended. The newest 1000 rows are kept.
+   *
+   * @param options verdict: `"allowed"`, `"denied"` or `"failed"`; cursor: `nextCursor` of the page before; limit: 1 to
+   *   1000, 100 by default
+   */
+  async getNetworkLog(options?: {
+    verdict?: string | undefined;
+    cursor?: string | undefined;
+    limit?: number | undefined;
+  }): Promise<NetworkLog> {
+    const given = checkOptions("sandbox.getNetworkLog", options, ["verdict", "cursor", "limit"]);
+    const query = new URLSearchParams();
+    for (const name of ["verdict", "cursor", "limit"]) {
+      const value = given[name];
+      if (value !== undefined) query.set(name, String(value));
+    }
+    const path = `${sandboxPath(this.id)}/network/log`;
+    return networkLog(await this.#data.json({ method: "GET", path, query, idempotent: true }));
   }
 
   /** Gives what the sandbox uses now: processor, memory, disk, network. */

@@ -64,6 +64,7 @@ from ._exceptions import FileExistsError as FileExistsError
 from ._exceptions import FileNotFoundError as FileNotFoundError
 from ._file_models import FileChange, FileMatch, SearchResult
 from ._models import CommandResult, FileInfo, NetworkConfig, SandboxInfo, SecretStr, TemplateInfo
+from ._network_models import NetworkFlow, NetworkLog
 from ._port_models import Event, Metrics, PortInfo
 from ._process_models import Output, ProcessExit, ProcessInfo
 from ._sync._client import Client
@@ -112,6 +113,8 @@ __all__ = [
     "Metrics",
     "MisdirectedError",
     "NetworkConfig",
+    "NetworkFlow",
+    "NetworkLog",
     "NotDirectoryError",
     "NotFoundError",
     "NotYetSupportedError",
@@ -131,9 +134,8 @@ __all__ = [
     "RingfenceError",
     "Sandbox",
     "SandboxEndedError",
-    "SandboxPausedError",
-    "SignatureExpiredError",
     "SandboxInfo",
+    "SandboxPausedError",
     "SearchResult",
     "SecretStr",
     "SignatureExpiredError",

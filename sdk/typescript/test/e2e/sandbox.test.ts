@@ -105,6 +105,7 @@ describe(`with the ${driver} driver`, needsServer, () => {
     });
     await assert.rejects(refused({ network: { allowOut: ["https://example.com"] } }), InvalidArgumentError);
     await assert.rejects(refused({ network: { denyOut: ["1.2.3.999/32"] } }), InvalidArgumentError);
+    await assert.rejects(refused({ network: { allowOut: ["no name"] } }), { field: "network.allow_out[0]" });
     await assert.rejects(refused({ memoryMib: 1 }), { name: "InvalidArgumentError", field: "memory_mib" });
     await assert.rejects(refused({ timeout: 0 }), { name: "InvalidArgumentError", field: "timeout_seconds" });
     await assert.rejects(Sandbox.connect("abcdefghij0123456789", server.options), NotFoundError);

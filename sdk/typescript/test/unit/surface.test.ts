@@ -72,10 +72,12 @@ test("the members are these and no others", () => {
     "accessToken",
     "events",
     "getInfo",
+    "getNetworkLog",
     "kill",
     "metrics",
     "metricsHistory",
     "sandboxId",
+    "updateNetwork",
   ]);
   assert.deepEqual(own(sdk.Commands), ["connect", "get", "kill", "list", "run", "start"]);
   const symbols = [Symbol.asyncDispose, Symbol.asyncIterator].map(String).sort();

@@ -13,6 +13,7 @@ from .. import _wire as wire
 from .._dual import Dual
 from .._exceptions import APIResponseError, NotFoundError, SandboxEndedError
 from .._models import NetworkConfig, SandboxInfo, SecretStr, json_list
+from .._network_models import NetworkFlow, NetworkLog
 from .._port_models import Event, Metrics
 from ._client import AsyncClient, _timeout, client_for
 from ._commands import AsyncCommands
@@ -191,12 +192,7 @@ class AsyncSandbox:
             if mapping is not None:
                 body[key] = check.text_mapping(call, key, mapping)
         if network is not None:
-            if not isinstance(network, NetworkConfig):
-                raise TypeError(f"{call}: network must be a NetworkConfig, got {type(network).__name__}")
-            policy: dict[str, Any] = {"allow_out": [*network.allow_out], "deny_out": [*network.deny_out]}
-            if network.allow_internet_access is not None:
-                policy["allow_internet_access"] = network.allow_internet_access
-            body["network"] = policy
+            body["network"] = _policy(call, network)
         wait = _timeout(call, request_timeout)
         client = client_for(call, client, api_key, base_url)
         answer = await client._json(wire.Call("POST", "/v1/sandboxes", json=body, request_timeout=wait))
@@ -343,6 +339,54 @@ class AsyncSandbox:
         """
         return await metrics_history(self._client, wire.sandbox_path(self._id), since, until)
 
+    async def update_network(self, network: NetworkConfig) -> None:
+        """Put another network policy in place of the whole present one.
+
+        It holds for new connections at once, and open ones that it denies are cut. It needs an API key.
+
+        Raises:
+            InvalidArgumentError: a bad entry; its field names it.
+        """
+        body = _policy("sandbox.update_network", network)
+        await self._client._json(wire.Call("PUT", wire.sandbox_path(self._id, "network"), json=body))
+
+    async def get_network_log(
+        self,
+        verdict: str | None = None,
+        *,
+        cursor: str | None = None,
+        limit: int | None = None,
+        wait: int | None = None,
+    ) -> NetworkLog:
+        """Return rows of the network log: where the sandbox connected, and where it may not.
+
+        The oldest change comes first: a connection when it begins and again, under the same id, when it has ended.
+        The newest 1000 rows are kept, until the server restarts.
+
+        Args:
+            verdict: only "allowed", "denied" or "failed". Default: all.
+            cursor: next_cursor of the page before. Default: from the oldest row that is kept.
+            limit: how many rows, 1 to 1000. Default 100.
+            wait: how many seconds to wait for the first row, at most 60. Default: not at all.
+        """
+        call = "sandbox.get_network_log"
+        params: _Params = []
+        for name, value in (
+            ("verdict", check.text_or_none(call, "verdict", verdict)),
+            ("cursor", check.text_or_none(call, "cursor", cursor)),
+            ("limit", check.integer_or_none(call, "limit", limit)),
+            ("wait_seconds", check.integer_or_none(call, "wait", wait)),
+        ):
+            if value is not None:
+                params.append((name, str(value)))
+        answer = await self._client._json(
+            wire.Call(
+                "GET", wire.sandbox_path(self._id, "network/log"), params=params, request_timeout=60.0 + (wait or 0)
+            )
+        )
+        flows = tuple(NetworkFlow._from_json(item) for item in json_list(answer, "flows"))
+        return NetworkLog(flows, str(answer.get("next_cursor", "")))
+
     def events(self, after: str | None = None) -> AsyncIterator[Event]:
         """Iterate over what happens to the sandbox, for as long as the iteration is kept up.
 
@@ -396,6 +440,15 @@ class AsyncSandbox:
             if exc is None:
                 raise
             wire.add_note(exc, f"and the sandbox {self._id} could not be killed: {failure}")
+
+
+def _policy(call: str, network: NetworkConfig) -> dict[str, Any]:
+    if not isinstance(network, NetworkConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"{call}: network must be a NetworkConfig, got {type(network).__name__}")
+    policy: dict[str, Any] = {"allow_out": [*network.allow_out], "deny_out": [*network.deny_out]}
+    if network.allow_internet_access is not None:
+        policy["allow_internet_access"] = network.allow_internet_access
+    return policy
 
 
 async def _get(client: AsyncClient, id: str, wait: Seconds) -> SandboxInfo:
