@@ -109,6 +109,10 @@ func serve(ctx context.Context, c *config.Config, out, errOut io.Writer) (err er
 		return err
 	}
 	defer func() { err = errors.Join(err, gate.Close()) }()
+	poolSizes, err := c.PoolSizes()
+	if err != nil {
+		return err
+	}
 	maxSnapshots, err := maxSnapshots(c)
 	if err != nil {
 		return err
@@ -116,7 +120,7 @@ func serve(ctx context.Context, c *config.Config, out, errOut io.Writer) (err er
 	eng, err := engine.Open(ctx, engine.Options{
 		Store: store, Driver: drv, Templates: templates, Log: log, Snapshots: snapshots, Gateway: engineGateway{gate}, CABundle: ca,
 		Max:      ringfence.Size{VCPU: c.MaxVCPU, MemoryMiB: c.MaxMemoryMiB, DiskMiB: c.MaxDiskMiB},
-		MaxProcs: c.MaxProcs, ReserveMiB: c.MemoryReserveMiB, MaxSnapshotMiB: maxSnapshots,
+		MaxProcs: c.MaxProcs, ReserveMiB: c.MemoryReserveMiB, MaxSnapshotMiB: maxSnapshots, Pool: poolSizes, PoolMax: c.PoolMax,
 	})
 	if err != nil {
 		return err

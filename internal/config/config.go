@@ -31,6 +31,8 @@ type Config struct {
 	MaxProcs         int
 	MemoryReserveMiB int64
 	MaxSnapshotsMiB  int64
+	Pool             []string // NAME=N
+	PoolMax          int
 
 	OpenNetworks []string // closed networks that sandboxes may reach
 	DNSServers   []string // host:port; none: those of /etc/resolv.conf
@@ -82,6 +84,8 @@ var Keys = []Key{
 	list("dns_servers", "resolvers for the names that sandboxes look up, as address or address:port, separated by commas; empty: those of the host's /etc/resolv.conf", func(c *Config) *[]string { return &c.DNSServers }),
 	number("max_snapshots_mib", "0", "what all snapshots and paused sandboxes together may take on the disk, in MiB: a pause or snapshot beyond it is refused; 0: half of what is free in data_dir at the start", func(c *Config) *int64 { return &c.MaxSnapshotsMiB }),
 	text("ca_bundle", "", "file with the certificates, in PEM, that sandboxes trust in place of their template's, for networks that re-sign TLS; the host's own is often `/etc/ssl/certs/ca-certificates.crt`", func(c *Config) *string { return &c.CABundle }),
+	list("pool", "templates of which sandboxes wait to be claimed, each as NAME=N, separated by commas; in the template's own size", func(c *Config) *[]string { return &c.Pool }),
+	number("pool_max", "0", "up to how many sandboxes wait of each template and size, as many as were made in the last 30 seconds; 0: only what pool says", func(c *Config) *int { return &c.PoolMax }),
 	list("host_names", "names by which clients reach this server beside its own address, separated by commas; a request for another name is refused", func(c *Config) *[]string { return &c.HostNames }),
 	text("domain", "", "domain below which each port of a sandbox has a host name of its own, `<port>-<sandbox id>.<domain>`; its wildcard name has to lead to this server", func(c *Config) *string { return &c.Domain }),
 	number("max_body_mib", "32", "largest JSON body of a request, in MiB; files are not bound by it", func(c *Config) *int64 { return &c.MaxBodyMiB }),
@@ -169,6 +173,7 @@ func (c *Config) Validate() error {
 		{"max_disk_mib", c.MaxDiskMiB, ringfence.MinDiskMiB, 1 << 24, false},
 		{"max_procs", int64(c.MaxProcs), 16, 32768, false},
 		{"memory_reserve_mib", c.MemoryReserveMiB, 1, 1 << 24, true},
+		{"pool_max", int64(c.PoolMax), 0, 10_000, true},
 		{"max_snapshots_mib", c.MaxSnapshotsMiB, 1, 1 << 30, true},
 		{"max_body_mib", c.MaxBodyMiB, 1, 1024, false},
 	} {
@@ -185,6 +190,9 @@ func (c *Config) Validate() error {
 	}
 	if _, err := c.Resolvers(); err != nil {
 		bad("dns_servers", "%v", err)
+	}
+	if _, err := c.PoolSizes(); err != nil {
+		bad("pool", "%s", err)
 	}
 	for _, name := range c.HostNames {
 		if strings.ContainsAny(name, "/: ") && net.ParseIP(strings.Trim(name, "[]")) == nil {
@@ -206,6 +214,20 @@ func (c *Config) Validate() error {
 		bad("log_level", "%q is none of debug, info, warn, error", c.LogLevel)
 	}
 	return errors.Join(problems...)
+}
+
+// PoolSizes reads Pool.
+func (c *Config) PoolSizes() (map[string]int, error) {
+	sizes := map[string]int{}
+	for _, entry := range c.Pool {
+		name, count, _ := strings.Cut(entry, "=")
+		n, err := strconv.Atoi(count)
+		if err != nil || name == "" || n < 0 || n > 10_000 {
+			return nil, fmt.Errorf("%q is not NAME=N with N from 0 to 10000", entry)
+		}
+		sizes[name] = n
+	}
+	return sizes, nil
 }
 
 // complete puts in what depends on the host and on other keys.

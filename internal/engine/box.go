@@ -60,16 +60,26 @@ type box struct {
 	lookTimer *time.Timer
 }
 
-// admit puts a sandbox among those that live.
-func (e *Engine) admit(row ringfence.Sandbox) *box {
+// newBox makes the box of a sandbox that is not yet among those that live.
+func (e *Engine) newBox(row ringfence.Sandbox) *box {
 	b := &box{e: e, id: row.ID, project: row.Project, tokenHash: row.TokenHash, row: row, gone: make(chan struct{}), linked: make(chan struct{}),
 		changed: make(chan struct{}), op: make(chan struct{}, 1), due: make(chan struct{}, 1)}
 	b.active.Store(time.Now().UnixMicro())
 	b.ctx, b.cancel = context.WithCancelCause(context.WithoutCancel(e.ctx))
-	e.mu.Lock()
-	e.live[b.id] = b
-	e.mu.Unlock()
 	return b
+}
+
+// admit puts a sandbox among those that live.
+func (e *Engine) admit(row ringfence.Sandbox) *box {
+	b := e.newBox(row)
+	e.addLive(b)
+	return b
+}
+
+func (e *Engine) addLive(b *box) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.live[b.id] = b
 }
 
 // sandbox returns the sandbox as it is now.

@@ -69,6 +69,21 @@ func (e *Engine) Create(ctx context.Context, req CreateRequest) (*ringfence.Sand
 		row.User = template.User
 	}
 	row.ExpiresAt = row.Deadlines.Expires(row.CreatedAt)
+	if object == "" {
+		b, err := e.fromPool(ctx, row, template, req.User != "")
+		if err != nil {
+			return nil, "", err
+		}
+		if b != nil {
+			row = b.sandbox()
+			b.emit(ringfence.EventCreated, map[string]any{"template": row.Template, "name": row.Name})
+			b.emit(ringfence.EventStarted, nil)
+			b.arm()
+			b.follow(b.inst)
+			e.Log.Info("sandbox started", "sandbox", b.id, "template", row.Template, "from", "pool", "took", now().Sub(row.CreatedAt).Round(time.Millisecond))
+			return &row, token, nil
+		}
+	}
 	if err := e.Store.CreateSandbox(ctx, &row); err != nil {
 		return nil, "", err
 	}

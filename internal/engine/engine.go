@@ -75,6 +75,11 @@ type Options struct {
 	// ColdBoot boots every new sandbox from its image, and makes no golden snapshots.
 	ColdBoot bool
 
+	// Pool is how many sandboxes of each template, in its own size, wait to be claimed.
+	Pool map[string]int
+	// PoolMax is up to how many wait of each template and size that was asked for lately.
+	PoolMax int
+
 	Max            ringfence.Size // the operator's maxima
 	MaxProcs       int            // of one sandbox
 	ReserveMiB     int64          // memory of the host that sandboxes never get
@@ -99,6 +104,7 @@ type Engine struct {
 	Options
 	access  access
 	goldens goldens
+	pool    pool
 	events  events
 	opened  time.Time // when this process took over
 
@@ -122,6 +128,7 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 	e := &Engine{Options: o, live: map[string]*box{}}
 	e.access.init()
 	e.goldens.init()
+	e.pool.init()
 	e.events.init()
 	e.opened = now()
 	e.ctx, e.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -137,6 +144,9 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 	}
 	e.collectSnapshots()
 	e.wg.Go(e.sweep)
+	if len(e.Pool) > 0 || e.PoolMax > 0 {
+		e.wg.Go(e.keepPool)
+	}
 	e.wg.Go(e.sample)
 	return e, nil
 }

@@ -8,7 +8,7 @@
 //	work/               what is being written; emptied by Open
 //
 // The name of an object is the hash of its manifest, which the driver writes last and
-// which holds the hash of every other file.
+// which holds a checksum of every other file.
 package snapshot
 
 import (

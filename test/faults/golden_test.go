@@ -87,3 +87,42 @@ func TestGoldenSnapshotDamaged(t *testing.T) {
 		t.Errorf("the log does not tell: %s", w.d.err)
 	}
 }
+
+// Sandboxes of the pool are nobody's: they are in no list, a create takes one, and after
+// a SIGKILL of the daemon nothing of them is left but a new pool.
+func TestPool(t *testing.T) {
+	w := newWorld(t, "--pool", "base=2")
+	w.start()
+	full := func() { waitFor(t, "the pool", func() bool { return len(w.goldens()) == 1 && len(w.leftovers()) == 2 }) }
+	full()
+	sb, err := w.c.Create(context.Background(), client.CreateOptions{Template: "base", Env: map[string]string{"A": "mine"}, User: "user"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(w.d.err.String(), "from=pool") {
+		t.Error("it did not come from the pool")
+	}
+	if out := w.shell(sb, "hostname; id -un; echo $A"); out != sb.ID()+"\nuser\nmine\n" {
+		t.Errorf("it says %q", out)
+	}
+	before := w.leftovers()
+	w.stop(syscall.SIGKILL)
+	w.start()
+	waitFor(t, "the pool after a restart", func() bool { return len(w.leftovers()) == 3 })
+	for _, id := range w.leftovers() {
+		for _, old := range before {
+			if id == old && id != sb.ID() {
+				t.Errorf("%s of the former pool is still there", id)
+			}
+		}
+	}
+	w.shell(sb, "true")
+	if err := sb.Kill(context.Background()); err != nil {
+		t.Error(err)
+	}
+	w.stop(syscall.SIGTERM)
+	if left := w.processes(); len(left) > 0 {
+		t.Errorf("after the end of the daemon there are %v", left)
+	}
+	w.start()
+}

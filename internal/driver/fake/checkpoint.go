@@ -198,6 +198,15 @@ func (h *Host) FailCheckpoints(err error) {
 	h.failCheckpoint = err
 }
 
+// CrashAll lets every sandbox of the host crash.
+func (h *Host) CrashAll() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, i := range h.instances {
+		i.die(driver.Exit{Reason: ringfence.ReasonCrashed, Detail: "the sandbox crashed as it was told to"})
+	}
+}
+
 func (h *Host) checkpointError() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,7 +29,9 @@ type manifest struct {
 	Image  string // path of the root image
 	Agent  string // path of the agent's image
 	Size   ringfence.Size
-	Files  map[string]string // SHA-256 of each file, in hex
+	Files  map[string]string // checksum of each file
+	// Nonce makes every checkpoint another one: the checksums alone do not.
+	Nonce string
 }
 
 // Checkpoint saves a paused sandbox.
@@ -87,7 +90,7 @@ func (i *instance) save(ctx context.Context, dir string) error {
 	if err := i.call(ctx, boot.ContMgrCheckpoint, &opts, nil); err != nil {
 		return err
 	}
-	m := manifest{Engine: version.Version(), Image: st.Spec.ImagePath, Agent: st.Agent, Size: st.Spec.Size, Files: map[string]string{}}
+	m := manifest{Engine: version.Version(), Image: st.Spec.ImagePath, Agent: st.Agent, Size: st.Spec.Size, Files: map[string]string{}, Nonce: rand.Text()}
 	for n, name := range names {
 		f := opts.FilePayload.Files[n]
 		if err := f.Sync(); err != nil {
