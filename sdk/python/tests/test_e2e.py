@@ -76,8 +76,8 @@ def test_refusals(sdk: Sdk, server: Server, client: Any) -> None:
     with pytest.raises(ringfence.TemplateNotFoundError) as caught:
         sdk.Sandbox.create("code-interpeter", client=client)
     assert "code-interpreter" in (caught.value.hint or "")
-    with pytest.raises(ringfence.NotYetSupportedError) as caught:
-        sdk.Sandbox.create(idle_timeout_seconds=60, client=client)
+    with pytest.raises(ringfence.InvalidArgumentError) as caught:
+        sdk.Sandbox.create(idle_timeout_seconds=-1, client=client)
     assert caught.value.field == "idle_timeout_seconds"
     with pytest.raises(ringfence.InvalidArgumentError) as caught:
         sdk.Sandbox.create(network=ringfence.NetworkConfig(allow_out=["https://example.com"]), client=client)

@@ -95,12 +95,12 @@ describe(`with the ${driver} driver`, needsServer, () => {
       assert.match(error.hint ?? "", /code-interpreter/);
       return true;
     });
-    await assert.rejects(refused({ idleTimeoutSeconds: 60 }), {
-      name: "NotYetSupportedError",
+    await assert.rejects(refused({ idleTimeoutSeconds: -1 }), {
+      name: "InvalidArgumentError",
       field: "idle_timeout_seconds",
     });
-    await assert.rejects(refused({ autoDeleteSeconds: 60 }), {
-      name: "NotYetSupportedError",
+    await assert.rejects(refused({ autoDeleteSeconds: -1 }), {
+      name: "InvalidArgumentError",
       field: "auto_delete_seconds",
     });
     await assert.rejects(refused({ network: { allowOut: ["https://example.com"] } }), InvalidArgumentError);
