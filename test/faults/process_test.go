@@ -225,6 +225,34 @@ func TestBytesThroughProcesses(t *testing.T) {
 	if got, err := p.Output(ctx, 0); err != nil || string(got.Stdout) != fmt.Sprintf("%x  -\n", sha256.Sum256(large)) {
 		t.Errorf("%q %v", got.Stdout, err)
 	}
+	// Whoever leaves ends no input: the next one goes on with it.
+	first, err := sb.StartSession(ctx, client.ProcessOptions{Args: []string{"cat"}, Stdin: true}, client.SessionOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Write([]byte("first\n")); err != nil {
+		t.Error(err)
+	}
+	if got, err := first.Next(); err != nil || string(got.Data) != "first\n" {
+		t.Errorf("%+v %v", got, err)
+	}
+	first.Close()
+	time.Sleep(100 * time.Millisecond)
+	second, err := first.Process().Attach(ctx, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := second.Write([]byte("second\n")); err != nil {
+		t.Error(err)
+	}
+	if err := second.CloseStdin(); err != nil {
+		t.Error(err)
+	}
+	var both bytes.Buffer
+	if r, err := second.Copy(&both, nil); err != nil || r.ExitCode != 0 || both.String() != "first\nsecond\n" {
+		t.Errorf("joined again: %+v %v %q", r, err, both.String())
+	}
+	second.Close()
 	// A line of 1 MiB without its end.
 	line := strings.Repeat("x", 1<<20)
 	for _, stream := range []bool{false, true} {

@@ -115,8 +115,9 @@ func (c *call) processStart(req guestproto.Open) (any, error) {
 	c.event(guestproto.ProcessStarted{ID: p.id, PID: p.pid, Info: &info})
 	if start.Stdin {
 		go func() {
-			io.Copy(p.stdin, c)
-			p.closeInput()
+			if _, err := io.Copy(p.stdin, c); err == nil { // a host that leaves ends no input
+				p.closeInput()
+			}
 		}()
 	}
 	go p.run()
