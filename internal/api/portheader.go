@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -30,7 +31,9 @@ var strippedAlways = []string{
 var strippedOnPath = []string{
 	"Set-Cookie", "Service-Worker-Allowed", "Refresh", "Www-Authenticate", "Proxy-Authenticate", "Nel", "Report-To", "Reporting-Endpoints",
 	"Accept-Ch", "Critical-Ch", "Origin-Agent-Cluster", "Speculation-Rules", "Set-Login", "Activate-Storage-Access", "X-Content-Type-Options",
-	"Timing-Allow-Origin", "Sourcemap", "X-Sourcemap", "Use-As-Dictionary",
+	"Timing-Allow-Origin", "Sourcemap", "X-Sourcemap", "Use-As-Dictionary", "Shared-Storage-Write", "Sec-Session-Registration",
+	"Secure-Session-Registration", "Sec-Session-Challenge", "Secure-Session-Challenge", "Attribution-Reporting-Register-Source",
+	"Attribution-Reporting-Register-Trigger",
 }
 
 // cleanRequest takes from a request to a guest what authenticated its caller, and all that
@@ -38,13 +41,11 @@ var strippedOnPath = []string{
 func cleanRequest(in, out *http.Request, p portAddress) {
 	h := out.Header
 	for name := range h {
-		if strings.HasPrefix(name, "X-Forwarded-") {
+		// Many programs (CGI, WSGI) take an underscore for a dash.
+		meant := http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
+		if strings.HasPrefix(meant, "X-Forwarded-") || slices.Contains(secretHeaders, meant) || slices.Contains(claimedHeaders, meant) ||
+			name != meant && (meant == "Cookie" || meant == "Forwarded") {
 			delete(h, name)
-		}
-	}
-	for _, list := range [][]string{secretHeaders, claimedHeaders} {
-		for _, name := range list {
-			h.Del(name)
 		}
 	}
 	cleanCookies(h, p)
@@ -54,21 +55,10 @@ func cleanRequest(in, out *http.Request, p portAddress) {
 		// The program sees its own name, and may tell its own pages from others' by it.
 		h.Set("Origin", local)
 	}
-	if referer, err := url.Parse(h.Get("Referer")); err == nil && referer.Host != "" {
-		if strings.EqualFold(referer.Scheme+"://"+referer.Host, own) {
-			rest, inside := strings.CutPrefix(referer.EscapedPath(), p.prefix+"/")
-			if p.own() || inside {
-				h.Set("Referer", local+"/"+strings.TrimPrefix(rest, "/")+question(withoutLink(referer.RawQuery)))
-			} else {
-				h.Del("Referer") // a page of the API's origin is none of the guest's business
-			}
-		}
-	} else {
-		h.Del("Referer")
-	}
+	cleanReferer(h, own, p)
 	var offered []string
 	for _, protocol := range protocols(in) {
-		if !strings.HasPrefix(protocol, tokenProtocol) && protocol != "" {
+		if !strings.HasPrefix(strings.ToLower(protocol), tokenProtocol) && protocol != "" {
 			offered = append(offered, protocol)
 		}
 	}
@@ -79,6 +69,25 @@ func cleanRequest(in, out *http.Request, p portAddress) {
 	if !strings.EqualFold(h.Get("Upgrade"), "websocket") {
 		h.Del("Upgrade")
 		h.Del("Connection")
+	}
+}
+
+// cleanReferer leaves one line, which never has a link in it: also where this server does
+// not know the page for one of its own, because a proxy in front has another name.
+func cleanReferer(h http.Header, own string, p portAddress) {
+	referer, err := url.Parse(h.Get("Referer"))
+	h.Del("Referer")
+	if err != nil || referer.Host == "" {
+		return
+	}
+	query := question(withoutLink(referer.RawQuery))
+	if !strings.EqualFold(referer.Scheme+"://"+referer.Host, own) {
+		h.Set("Referer", referer.Scheme+"://"+referer.Host+referer.EscapedPath()+query)
+		return
+	}
+	// A page of the API's origin is none of the guest's business.
+	if rest, inside := strings.CutPrefix(referer.EscapedPath(), p.prefix+"/"); p.own() || inside {
+		h.Set("Referer", "http://"+localHost(p.port)+"/"+strings.TrimPrefix(rest, "/")+query)
 	}
 }
 
@@ -133,11 +142,13 @@ func cleanAnswer(in *http.Request, h http.Header, p portAddress) {
 			h.Del(name)
 		}
 	}
-	if location := h.Get("Location"); location != "" {
-		moved, elsewhere := moveLocation(in, location, p)
+	// Of several places browsers take none, and programs the first that is not empty.
+	locations := slices.DeleteFunc(h["Location"], func(l string) bool { return strings.TrimSpace(l) == "" })
+	h.Del("Location")
+	if len(locations) > 0 {
+		moved, elsewhere := moveLocation(in, locations[0], p)
 		if elsewhere && credential(in) != "" {
 			// Many clients follow with the headers that they sent here, the key among them.
-			h.Del("Location")
 			h.Set("X-Ringfence-Location", moved)
 		} else {
 			h.Set("Location", moved)
@@ -151,8 +162,8 @@ func ownCookies(lines []string) []string {
 	var kept []string
 	for _, line := range lines {
 		parts := strings.Split(line, ";")
-		name, _, _ := strings.Cut(parts[0], "=")
-		if strings.HasPrefix(strings.ToLower(strings.TrimSpace(name)), "rf_") {
+		// "=a=b" is a cookie without a name, which browsers send as "a=b".
+		if strings.HasPrefix(strings.ToLower(strings.TrimLeft(parts[0], " \t=")), "rf_") {
 			continue
 		}
 		own := parts[:1]

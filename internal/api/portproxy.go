@@ -231,6 +231,9 @@ func rewritePort(to *httputil.ProxyRequest) {
 // answerPort looks at a guest's answer before anything of it goes out.
 func answerPort(resp *http.Response) error {
 	pr := portRequestOf(resp.Request.Context())
+	if resp.StatusCode < 200 && resp.StatusCode != http.StatusSwitchingProtocols {
+		return errors.New("its status is none") // it would go out as a success
+	}
 	cleanAnswer(pr.in, resp.Header, pr.portAddress)
 	for name, ours := range pr.a.Header() { // of two policies both are in force
 		resp.Header[name] = slices.Concat(ours, resp.Header[name])
@@ -241,6 +244,8 @@ func answerPort(resp *http.Response) error {
 			return errors.New("it switched to a protocol that nobody asked for")
 		}
 		pr.a.status = resp.StatusCode // it goes out past the answer
+		// Its first line goes out as the guest wrote it, and may hold a line end.
+		resp.Status, resp.ProtoMajor, resp.ProtoMinor = "", 1, 1
 		return nil
 	}
 	resp.Trailer = nil // nothing is announced
