@@ -6,8 +6,10 @@ import contextlib
 import io
 import os
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +50,11 @@ HOSTILE: dict[str, Callable[[Path], list[tuple[tarfile.TarInfo, bytes]]]] = {
     "hard_link": lambda out: [(entry("l", tarfile.LNKTYPE, str(out / "secret")), b"")],
     "device": lambda out: [(entry("d", tarfile.CHRTYPE), b"")],
     "fifo": lambda out: [(entry("f", tarfile.FIFOTYPE), b"")],
+    "symlink_over_a_link": lambda out: [
+        (entry("s", tarfile.SYMTYPE, "."), b""),
+        (entry("l", tarfile.SYMTYPE, "s/s/../../outside/secret"), b""),
+    ],
+    "symlink_down_and_up": lambda out: [(entry("d/l", tarfile.SYMTYPE, "x/../y"), b"")],
     "empty_link": lambda out: [(entry("l", tarfile.SYMTYPE, ""), b"")],
 }
 
@@ -65,7 +72,50 @@ def test_nothing_leaves_the_directory(tmp_path: Path, what: str) -> None:
     assert (into / "good").read_bytes() == b"good"
     assert sorted(os.listdir(outside)) == ["secret"]
     assert (outside / "secret").read_text() == "secret"
-    assert not any(path.is_symlink() for path in into.rglob("*"))
+    for path in into.rglob("*"):
+        assert path.resolve().is_relative_to(into.resolve())
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE])
+def test_a_header_is_not_read_into_memory_whatever_its_size(tmp_path: Path, kind: bytes) -> None:
+    header = entry("h", kind)
+    header.size = 1 << 40
+    endless: Any = Zeros(header.tobuf(tarfile.GNU_FORMAT))
+    with pytest.raises(ringfence.ArchiveRefusedError, match="header"):
+        archive.unpack(endless, tmp_path / "into", skip=True, max_bytes=1 << 20)
+    assert endless.given < 1 << 20
+
+
+class Zeros(io.RawIOBase):
+    """What was given, and then zeros without an end."""
+
+    def __init__(self, begin: bytes) -> None:
+        self.begin, self.given = begin, 0
+
+    def read(self, size: int = -1) -> bytes:
+        assert 0 <= size < 1 << 30
+        portion, self.begin = self.begin[:size], self.begin[size:]
+        self.given += size
+        assert self.given < 64 << 20
+        return portion + bytes(size - len(portion))
+
+
+def test_headers_of_headers_are_refused(tmp_path: Path) -> None:
+    record = b"11 comment=\n".ljust(512, b"\0")
+    header = entry("h", tarfile.XHDTYPE)
+    header.size = 11
+    with pytest.raises(ringfence.ArchiveRefusedError):
+        unpack(io.BytesIO((header.tobuf(tarfile.USTAR_FORMAT) + record) * 20_000), tmp_path / "into")
+
+
+def test_memory_does_not_grow_with_the_entries(tmp_path: Path) -> None:
+    source = tar(*((entry("same"), b"") for _ in range(5000)))
+    tracemalloc.start()
+    try:
+        unpack(source, tmp_path / "into")
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_link_that_was_there_is_not_written_through(tmp_path: Path) -> None:

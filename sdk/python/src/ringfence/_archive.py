@@ -11,12 +11,16 @@ import stat
 import tarfile
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from ._exceptions import ArchiveRefusedError
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 MAX_ENTRIES: Final = 1_000_000
 MAX_BYTES: Final = 16 << 30
+MAX_HEADER: Final = 1 << 20  # of a name that is too long for an entry's own header
 _CHUNK: Final = 1 << 20
 _DIR_FLAGS: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _FILE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -83,8 +87,10 @@ def unpack(source: IO[bytes], directory: str | os.PathLike[str], *, skip: bool, 
     links: list[tuple[list[str], str]] = []
     root = _Root(os.fspath(directory))
     try:
-        with tarfile.open(fileobj=source, mode="r|", errorlevel=2) as archive:
+        with tarfile.open(fileobj=source, mode="r|", errorlevel=2, tarinfo=_Entry) as archive:
             for count, member in enumerate(archive):
+                kept: list[tarfile.TarInfo] = vars(archive)["members"]  # tarfile remembers all that it has read
+                kept.clear()
                 if count >= MAX_ENTRIES:
                     raise ArchiveRefusedError(f"the archive has more than {MAX_ENTRIES:,} entries")
                 try:
@@ -98,7 +104,7 @@ def unpack(source: IO[bytes], directory: str | os.PathLike[str], *, skip: bool, 
                         done.directories += 1
                     else:
                         done.bytes += member.size
-                        if done.bytes > max_bytes:
+                        if member.size < 0 or done.bytes > max_bytes:
                             raise _TooMuch(f"the archive holds more than {max_bytes:,} bytes; max_bytes allows more")
                         content = archive.extractfile(member)
                         if content is None:
@@ -118,11 +124,32 @@ def unpack(source: IO[bytes], directory: str | os.PathLike[str], *, skip: bool, 
                 if not skip:
                     raise
                 done.skipped.append("/".join(parts))
-    except tarfile.TarError as exc:
+    except (tarfile.TarError, RecursionError) as exc:  # tarfile calls itself for each header of headers
         raise ArchiveRefusedError(f"the archive cannot be read: {exc}") from None
     finally:
         root.close()
     return done
+
+
+class _Entry(tarfile.TarInfo):
+    """An entry whose headers are bounded: tarfile reads one into memory, whatever its size."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        entry = super().frombuf(buf, encoding, errors)
+        if entry.type == tarfile.XGLTYPE:  # they pile up, and no server sends them
+            raise _TooMuch("the archive has a header for all entries")
+        if entry.size < 0 or (entry.type in _HEADER_TYPES and entry.size > MAX_HEADER):
+            raise _TooMuch(f"the archive has a header of {entry.size:,} bytes")
+        return entry
+
+
+_HEADER_TYPES: Final = (
+    tarfile.XHDTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 
 
 class _TooMuch(ArchiveRefusedError):
@@ -143,17 +170,22 @@ def _parts(member: tarfile.TarInfo) -> list[str]:
 
 
 def _inside(member: tarfile.TarInfo, parts: list[str]) -> str:
-    """Return where a link points, or refuse it when that is not below the directory."""
+    """Return where a link points, or refuse it when that could lead out of the directory.
+
+    It may begin with as many ".." as it lies deep and have none after that: what it goes down through may be other
+    links of the archive, and ".." goes up from where those lead.
+    """
     target = member.linkname
     depth = len(parts) - 1
+    down = False
     if not parts or not target or target.startswith(("/", "\\")) or "\0" in target or os.name == "nt":
         raise ArchiveRefusedError(f"{member.name!r} is a link to {target!r}, which is not below the directory")
     for part in target.split("/"):
         if part == "..":
             depth -= 1
         elif part not in ("", "."):
-            depth += 1
-        if depth < 0:
+            down = True
+        if depth < 0 or (down and part == ".."):
             raise ArchiveRefusedError(f"{member.name!r} is a link to {target!r}, which leads out of the directory")
     return target
 

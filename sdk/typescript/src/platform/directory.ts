@@ -145,16 +145,21 @@ function checkedParts(entry: TarEntry): string[] {
   return parts;
 }
 
+/**
+ * A link may begin with as many ".." as it lies deep and have none after that: what it goes down through may be other links
+ * of the archive, and ".." goes up from where those lead.
+ */
 function checkedTarget(entry: TarEntry, parts: string[]): string {
   const { target } = entry;
   let depth = parts.length - 1;
+  let down = false;
   const out = () => refuse(`'${entry.name}' is a link to '${target}', which is not below the directory`);
   if (parts.length === 0 || target === "" || /^[/\\]/.test(target) || target.includes("\0") || windows())
     throw out();
   for (const part of target.split("/")) {
     if (part === "..") depth--;
-    else if (part !== "" && part !== ".") depth++;
-    if (depth < 0) throw out();
+    else if (part !== "" && part !== ".") down = true;
+    if (depth < 0 || (down && part === "..")) throw out();
   }
   return target;
 }
