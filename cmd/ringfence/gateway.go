@@ -23,7 +23,8 @@ func newGateway(c *config.Config, log *slog.Logger) (*gateway.Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	return gateway.New(gateway.Options{Open: open, Resolvers: resolvers, Log: log}), nil
+	limits := gateway.Limits{Flows: c.MaxFlows, FlowsPerSecond: c.MaxFlowRate, DNSPerSecond: c.MaxDNSRate, BytesPerSecond: c.MaxNetworkMB * 1e6}
+	return gateway.New(gateway.Options{Open: open, Resolvers: resolvers, Limits: limits, Log: log}), nil
 }
 
 // caBundle reads the certificates that sandboxes are to trust.

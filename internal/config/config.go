@@ -37,6 +37,10 @@ type Config struct {
 	OpenNetworks []string // closed networks that sandboxes may reach
 	DNSServers   []string // host:port; none: those of /etc/resolv.conf
 	CABundle     string   // file; "": what a template trusts
+	MaxFlows     int      // of one sandbox at a time
+	MaxFlowRate  int      // new ones a second
+	MaxDNSRate   int      // lookups a second
+	MaxNetworkMB int64    // MB/s each way; 0: no limit
 
 	HostNames  []string
 	Domain     string
@@ -83,6 +87,10 @@ var Keys = []Key{
 	list("open_networks", "private networks and addresses that sandboxes may reach like public ones, separated by commas; a sandbox's own policy still applies", func(c *Config) *[]string { return &c.OpenNetworks }),
 	list("dns_servers", "resolvers for the names that sandboxes look up, as address or address:port, separated by commas; empty: those of the host's /etc/resolv.conf", func(c *Config) *[]string { return &c.DNSServers }),
 	number("max_snapshots_mib", "0", "what all snapshots and paused sandboxes together may take on the disk, in MiB: a pause or snapshot beyond it is refused; 0: half of what is free in data_dir at the start", func(c *Config) *int64 { return &c.MaxSnapshotsMiB }),
+	number("max_flows", "1024", "connections of one sandbox to the outside at a time; one more is refused", func(c *Config) *int { return &c.MaxFlows }),
+	number("max_flow_rate", "250", "new connections of one sandbox a second, twice that in one burst", func(c *Config) *int { return &c.MaxFlowRate }),
+	number("max_dns_rate", "200", "lookups of one sandbox a second, twice that in one burst", func(c *Config) *int { return &c.MaxDNSRate }),
+	number("max_network_mb", "0", "megabytes a second that one sandbox may send, and receive; 0: no limit", func(c *Config) *int64 { return &c.MaxNetworkMB }),
 	text("ca_bundle", "", "file with the certificates, in PEM, that sandboxes trust in place of their template's, for networks that re-sign TLS; the host's own is often `/etc/ssl/certs/ca-certificates.crt`", func(c *Config) *string { return &c.CABundle }),
 	list("pool", "templates of which sandboxes wait to be claimed, each as NAME=N, separated by commas; in the template's own size", func(c *Config) *[]string { return &c.Pool }),
 	number("pool_max", "0", "up to how many sandboxes wait of each template and size, as many as were made in the last 30 seconds; 0: only what pool says", func(c *Config) *int { return &c.PoolMax }),
@@ -176,6 +184,10 @@ func (c *Config) Validate() error {
 		{"pool_max", int64(c.PoolMax), 0, 10_000, true},
 		{"max_snapshots_mib", c.MaxSnapshotsMiB, 1, 1 << 30, true},
 		{"max_body_mib", c.MaxBodyMiB, 1, 1024, false},
+		{"max_flows", int64(c.MaxFlows), 1, 65536, false},
+		{"max_flow_rate", int64(c.MaxFlowRate), 1, 100000, false},
+		{"max_dns_rate", int64(c.MaxDNSRate), 1, 100000, false},
+		{"max_network_mb", c.MaxNetworkMB, 0, 100000, true},
 	} {
 		if inRange := r.min <= r.value && r.value <= r.max; !inRange && (r.value != 0 || !r.zero) {
 			or := ""
