@@ -30,6 +30,10 @@ type Sandbox struct {
 	Object     string   // content of the snapshot that a paused sandbox is in
 	Generation int64    // grows with every state change; guards against stale writers
 	TokenHash  [32]byte // SHA-256 of the access token
+	// IdempotencyKey is what its creator named the create by; Fingerprint tells what was
+	// asked for. Both are empty when it was not named.
+	IdempotencyKey string
+	Fingerprint    string
 }
 
 // OnTimeout says what happens when a running period has lasted for its timeout.

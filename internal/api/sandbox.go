@@ -145,9 +145,11 @@ func (c *call) createSandbox() error {
 	if err != nil {
 		return err
 	}
+	secret, _ := ringfence.NormalizeAPIKey(credential(c.r)) // it was let in with it
 	sb, token, err := c.Engine.Create(c.r.Context(), engine.CreateRequest{
 		Project: c.who.Project, Name: in.Name, Template: in.Template, Size: size, Env: in.Env, Metadata: in.Metadata, User: in.User,
-		Deadlines: deadlines, Snapshot: in.Snapshot, Network: ringfence.NetworkPolicy(in.Network),
+		Deadlines: deadlines, Snapshot: in.Snapshot,
+		IdempotencyKey: c.r.Header.Get("Idempotency-Key"), Secret: secret, Network: ringfence.NetworkPolicy(in.Network),
 	})
 	if err != nil {
 		return err

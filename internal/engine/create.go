@@ -25,6 +25,14 @@ type CreateRequest struct {
 	// environment of the sandbox that it is of is not taken over.
 	Snapshot string
 	Network  ringfence.NetworkPolicy
+	// IdempotencyKey names the create: another one of the same name makes nothing, and
+	// gets the sandbox that the first one made. Empty: not named.
+	IdempotencyKey string
+	// Secret is what its caller proved who it is with. The token of a named create is
+	// derived from it, so that it can be given again and is kept nowhere.
+	Secret string
+
+	print string // of the request as it came; set by createOnce
 }
 
 // DefaultTemplate is what a sandbox is made of unless its creator says otherwise.
@@ -37,6 +45,13 @@ const DefaultTemplate = "code-interpreter"
 // resource_exhausted (try again later), sandbox_ended (somebody killed it while it
 // started), unavailable and internal (it did not start).
 func (e *Engine) Create(ctx context.Context, req CreateRequest) (*ringfence.Sandbox, string, error) {
+	if req.IdempotencyKey == "" {
+		return e.create(ctx, req)
+	}
+	return e.createOnce(ctx, req)
+}
+
+func (e *Engine) create(ctx context.Context, req CreateRequest) (*ringfence.Sandbox, string, error) {
 	if err := req.validate(); err != nil {
 		return nil, "", err
 	}
@@ -57,8 +72,9 @@ func (e *Engine) Create(ctx context.Context, req CreateRequest) (*ringfence.Sand
 	}
 	defer done()
 
-	token := ringfence.NewToken()
+	token := req.token()
 	row := ringfence.Sandbox{
+		IdempotencyKey: req.IdempotencyKey, Fingerprint: req.fingerprint(),
 		ID: ringfence.NewSandboxID(), Project: req.Project, Name: req.Name, Template: template.Name,
 		ImagePath: template.ImagePath, BaseEnv: template.Env, Deadlines: req.Deadlines,
 		State: ringfence.StateStarting, Size: size, Env: req.Env, Metadata: req.Metadata,

@@ -34,12 +34,13 @@ type Store interface {
 	TouchKeys(ctx context.Context, used map[string]time.Time) error
 
 	CreateSandbox(ctx context.Context, sb *ringfence.Sandbox) error
-	Sandbox(ctx context.Context, project, id string) (*ringfence.Sandbox, error)                // not_found
-	SandboxByToken(ctx context.Context, hash [32]byte) (*ringfence.Sandbox, error)              // not_found
-	MoveSandbox(ctx context.Context, m ringfence.Move) (generation int64, err error)            // failed_precondition
-	ListSandboxes(ctx context.Context, f ringfence.SandboxFilter) ([]*ringfence.Sandbox, error) // newest first
-	LiveSandboxes(ctx context.Context) ([]*ringfence.Sandbox, error)                            // of all projects
-	SetNetwork(ctx context.Context, id string, p ringfence.NetworkPolicy) error                 // not_found, also when it has ended
+	Sandbox(ctx context.Context, project, id string) (*ringfence.Sandbox, error)                  // not_found
+	SandboxByToken(ctx context.Context, hash [32]byte) (*ringfence.Sandbox, error)                // not_found
+	SandboxByIdempotencyKey(ctx context.Context, project, key string) (*ringfence.Sandbox, error) // not_found
+	MoveSandbox(ctx context.Context, m ringfence.Move) (generation int64, err error)              // failed_precondition
+	ListSandboxes(ctx context.Context, f ringfence.SandboxFilter) ([]*ringfence.Sandbox, error)   // newest first
+	LiveSandboxes(ctx context.Context) ([]*ringfence.Sandbox, error)                              // of all projects
+	SetNetwork(ctx context.Context, id string, p ringfence.NetworkPolicy) error                   // not_found, also when it has ended
 	SetPublicPort(ctx context.Context, sandbox string, port int, public bool) error
 	PublicPorts(ctx context.Context) (map[string][]int, error) // of those that live
 	PurgeSandboxes(ctx context.Context, endedBefore time.Time) (int64, error)
@@ -105,6 +106,7 @@ type Engine struct {
 	access  access
 	goldens goldens
 	pool    pool
+	once    once
 	events  events
 	opened  time.Time // when this process took over
 

@@ -1,8 +1,8 @@
 package guest
 
 import (
-	"errors"
 	"bytes"
+	"errors"
 	"strings"
 	"unicode/utf8"
 

@@ -14,7 +14,8 @@ import (
 
 const sandboxColumns = `id, project, name, template, state, reason, detail, vcpu, memory_mib, disk_mib,
  env, metadata, user, work_dir, network, created_at, started_at, ended_at, expires_at, generation, token_hash,
- image_path, base_env, paused_at, timeout, on_timeout, idle_timeout, auto_delete, no_auto_resume, object`
+ image_path, base_env, paused_at, timeout, on_timeout, idle_timeout, auto_delete, no_auto_resume, object,
+ fingerprint, idempotency_key`
 
 // CreateSandbox keeps a new sandbox.
 func (s *Store) CreateSandbox(_ context.Context, sb *ringfence.Sandbox) error {
@@ -35,12 +36,13 @@ func (s *Store) CreateSandbox(_ context.Context, sb *ringfence.Sandbox) error {
 		return fault(err, "cannot keep the sandbox")
 	}
 	return s.change("cannot keep the sandbox", func(tx *sql.Tx) error {
-		_, err := tx.Exec("INSERT INTO sandboxes ("+sandboxColumns+", token_lookup) VALUES ("+placeholders(31)+")",
+		_, err := tx.Exec("INSERT INTO sandboxes ("+sandboxColumns+", token_lookup) VALUES ("+placeholders(33)+")",
 			sb.ID, sb.Project, sb.Name, sb.Template, sb.State, sb.Reason, sb.Detail,
 			sb.Size.VCPU, sb.Size.MemoryMiB, sb.Size.DiskMiB, string(env), string(metadata), sb.User, sb.WorkDir, string(network),
 			micros(sb.CreatedAt), micros(sb.StartedAt), micros(sb.EndedAt), micros(sb.ExpiresAt), sb.Generation,
 			sb.TokenHash[:], sb.ImagePath, string(baseEnv), micros(sb.PausedAt), span(sb.Deadlines.Timeout), onTimeout(sb.Deadlines),
-			span(sb.Deadlines.IdleTimeout), autoDelete(sb.Deadlines), sb.Deadlines.NoAutoResume, sb.Object, lookup(sb.TokenHash))
+			span(sb.Deadlines.IdleTimeout), autoDelete(sb.Deadlines), sb.Deadlines.NoAutoResume, sb.Object,
+			sb.Fingerprint, sql.NullString{String: sb.IdempotencyKey, Valid: sb.IdempotencyKey != ""}, lookup(sb.TokenHash))
 		return err
 	})
 }
@@ -95,11 +97,13 @@ func orEmpty(m map[string]string) map[string]string {
 func scanSandbox(row interface{ Scan(...any) error }) (*ringfence.Sandbox, error) {
 	var sb ringfence.Sandbox
 	var env, metadata, network, hash, baseEnv []byte
+	var named sql.NullString
 	var created, started, ended, expires, paused, timeout, idle, deletion sql.NullInt64
 	err := row.Scan(&sb.ID, &sb.Project, &sb.Name, &sb.Template, &sb.State, &sb.Reason, &sb.Detail,
 		&sb.Size.VCPU, &sb.Size.MemoryMiB, &sb.Size.DiskMiB, &env, &metadata, &sb.User, &sb.WorkDir, &network,
 		&created, &started, &ended, &expires, &sb.Generation, &hash,
-		&sb.ImagePath, &baseEnv, &paused, &timeout, &sb.Deadlines.OnTimeout, &idle, &deletion, &sb.Deadlines.NoAutoResume, &sb.Object)
+		&sb.ImagePath, &baseEnv, &paused, &timeout, &sb.Deadlines.OnTimeout, &idle, &deletion, &sb.Deadlines.NoAutoResume, &sb.Object,
+		&sb.Fingerprint, &named)
 	if err != nil {
 		return nil, err
 	}
@@ -115,6 +119,7 @@ func scanSandbox(row interface{ Scan(...any) error }) (*ringfence.Sandbox, error
 	if err := json.Unmarshal(baseEnv, &sb.BaseEnv); err != nil {
 		return nil, err
 	}
+	sb.IdempotencyKey = named.String
 	copy(sb.TokenHash[:], hash)
 	sb.CreatedAt, sb.StartedAt = fromMicros(created), fromMicros(started)
 	sb.EndedAt, sb.ExpiresAt = fromMicros(ended), fromMicros(expires)
@@ -154,7 +159,7 @@ func (s *Store) Sandbox(ctx context.Context, project, id string) (*ringfence.San
 // SandboxByToken finds a sandbox by the hash of its access token, in a time that
 // does not depend on how much of another hash it shares. Unknown: not_found.
 func (s *Store) SandboxByToken(ctx context.Context, hash [32]byte) (*ringfence.Sandbox, error) {
-	candidates, err := s.sandboxes(ctx, "token_lookup = ?", lookup(hash))
+	candidates, err := s.sandboxes(ctx, "token_lookup = ? ORDER BY created_at DESC", lookup(hash))
 	if err != nil {
 		return nil, err
 	}
@@ -164,6 +169,12 @@ func (s *Store) SandboxByToken(ctx context.Context, hash [32]byte) (*ringfence.S
 		}
 	}
 	return nil, ringfence.Errorf(ringfence.CodeNotFound, "cannot find the sandbox")
+}
+
+// SandboxByIdempotencyKey finds the sandbox that a create of that name made. Unknown: not_found.
+func (s *Store) SandboxByIdempotencyKey(ctx context.Context, project, key string) (*ringfence.Sandbox, error) {
+	sb, err := scanSandbox(s.read.QueryRowContext(ctx, "SELECT "+sandboxColumns+" FROM sandboxes WHERE project = ? AND idempotency_key = ?", project, key))
+	return sb, fault(err, "cannot find the sandbox")
 }
 
 // LiveSandboxes returns the sandboxes of all projects that have not ended.
@@ -214,6 +225,9 @@ func (s *Store) MoveSandbox(_ context.Context, m ringfence.Move) (int64, error) 
 		set, args = append(set, "object = ''", "paused_at = NULL", "expires_at = ?"), append(args, micros(m.ExpiresAt))
 	case m.To == ringfence.StatePaused && m.From == ringfence.StatePausing:
 		set, args = append(set, "paused_at = ?", "expires_at = NULL"), append(args, micros(m.At))
+	}
+	if m.Reason == ringfence.ReasonStartFailed {
+		set = append(set, "idempotency_key = NULL") // it may be tried again
 	}
 	if m.Object != "" {
 		set, args = append(set, "object = ?"), append(args, m.Object)
