@@ -14,9 +14,10 @@ type siginfo struct {
 	_                  [128 - 5*4]byte
 }
 
-// waitAny waits until a child has ended, and leaves it to be collected.
+// waitAny looks for a child that has ended, and leaves it to be collected. The PID is 0
+// when there is none.
 func waitAny(info *siginfo) error {
-	_, _, errno := unix.Syscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(info)), unix.WEXITED|unix.WNOWAIT, 0, 0)
+	_, _, errno := unix.Syscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(info)), unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, 0, 0)
 	if errno != 0 {
 		return errno
 	}

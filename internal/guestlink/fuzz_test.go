@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"ringfence.dev/ringfence/internal/guestlink"
 	"ringfence.dev/ringfence/internal/guestproto"
@@ -21,6 +22,7 @@ func FuzzGuest(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0}, `{"value":{}}`)
 	f.Add([]byte{20, 1, 0, 0, 23, 1, 0, 9, 24, 1, 9, 9, 21, 1, 0, 0}, `{"id":"p","pid":3,"path":"/a","type":"file"}`)
 	f.Add([]byte{20, 2, 0, 0, 17, 2, 0, 9, 21, 2, 0, 0, 18, 3, 255, 0}, `{"error":{"code":"disk_full","message":"x"}}`)
+	f.Add([]byte{17, 5, 0, 0, 17, 6, 0, 0, 21, 5, 0, 0}, "{\"id\":\"p\",\"pid\":3,\"command\":\"x\",\"process\":{\"id\":\"p\"}}\n")
 	types := []guestproto.Type{2, 4, 17, 18, 20, 21, 23, 24}
 	f.Fuzz(func(t *testing.T, script []byte, text string) {
 		if len(text) > 4096 || len(script) > 400 {
@@ -43,7 +45,7 @@ func FuzzGuest(f *testing.F) {
 			})
 			<-calls
 			for ; len(script) >= 4; script = script[4:] {
-				h := guestproto.Header{Type: types[int(script[0])%len(types)], Channel: uint32(script[1] % 8), Position: uint64(script[2])}
+				h := guestproto.Header{Type: types[int(script[0])%len(types)], Channel: uint32(script[1] % 12), Position: uint64(script[2])}
 				if script[2] > 250 {
 					h.Position <<= 56
 				}
@@ -91,6 +93,10 @@ func FuzzGuest(f *testing.F) {
 		users.Go(func() { conn.WriteFile(ctx, guestproto.FileWrite{}, strings.NewReader(text)) })
 		users.Go(func() { conn.Stats(ctx) })
 		users.Go(func() { conn.Processes(ctx) })
+		users.Go(func() { conn.Query(ctx, guestproto.ProcessQuery{}) })
+		users.Go(func() { conn.Inspect(ctx, guestproto.ProcessRef{PID: 1}) })
+		users.Go(func() { conn.WriteInput(ctx, guestproto.ProcessInput{ID: "p"}, strings.NewReader(text)) })
+		users.Go(func() { conn.Watch(ctx, func(guestproto.ProcessNotice) error { return nil }) })
 		users.Go(func() { conn.Ping(ctx) })
 		close(calls)
 		users.Wait()
@@ -101,5 +107,45 @@ func FuzzGuest(f *testing.F) {
 		g.close()
 		conn.Wait()
 		wg.Wait()
+	})
+}
+
+// FuzzProcess: whatever a guest says about a process is refused or within its bounds, and
+// nothing that is accepted could not be spelled again.
+func FuzzProcess(f *testing.F) {
+	f.Add(`{"id":"p","pid":3,"command":"x","args":["a","b"],"user":"u","started_at":1,"exit":{"exit_code":1}}`)
+	f.Add(`{"id":"p","pid":-1}`)
+	f.Add(`{"id":"p","started_at":9223372036854775807,"log_start":5,"log_end":4}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		g, rwc := newGuest(t)
+		defer g.close()
+		go func() {
+			if g.acknowledge(nil) != nil {
+				return
+			}
+			if h, _, err := g.next(); err == nil {
+				g.send(guestproto.Header{Type: guestproto.TypeData, Channel: h.Channel}, []byte(strings.ReplaceAll(text, "\n", " ")+"\n"))
+				g.send(guestproto.Header{Type: guestproto.TypeResult, Channel: h.Channel}, []byte(`{"value":{}}`))
+			}
+		}()
+		if len(text) > 100_000 {
+			return
+		}
+		conn, err := guestlink.Attach(t.Context(), rwc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		list, err := conn.Query(t.Context(), guestproto.ProcessQuery{})
+		if err != nil {
+			return
+		}
+		for _, p := range list {
+			start := time.UnixMicro(p.StartedAt).UTC()
+			if p.ID == "" || p.PID < 0 || p.LogStart > p.LogEnd || start.Year() < 1970 || start.Year() > 9999 || len(p.Command) > 64<<10 ||
+				!utf8.ValidString(p.Command+p.WorkDir+p.User+p.Tag+strings.Join(p.Args, "")) || p.Exit != nil && (p.Exit.ExitCode < 0 || p.Exit.ExitCode > 255) {
+				t.Errorf("accepted %+v", p)
+			}
+		}
 	})
 }

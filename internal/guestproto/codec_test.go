@@ -67,6 +67,18 @@ func TestGoldenFrames(t *testing.T) {
 			Path: "/a", PathBytes: []byte("/a"), Type: "symlink", Size: 3, Mode: 0o777, UID: 1000, GID: 1000, Owner: "user", Group: "user", ModTime: 1, Target: "b", TargetBytes: []byte("b")})},
 		"stats":     {guestproto.Header{Type: guestproto.TypeResult, Channel: 12}, result(guestproto.Stats{Processes: 1, MemTotalBytes: 2, MemFreeBytes: 3, DiskTotalBytes: 4, DiskFreeBytes: 5})},
 		"processes": {guestproto.Header{Type: guestproto.TypeResult, Channel: 13}, result([]guestproto.ProcessInfo{{ID: "p1", PID: 7, Tag: "t", Command: "echo", User: "user", StartedAt: 1, Exit: &guestproto.ProcessExit{}}})},
+		"start-pty": {guestproto.Header{Type: guestproto.TypeOpen, Channel: 14}, open(guestproto.MethodProcessSpawn, guestproto.ProcessStart{
+			ID: "p2", Args: []string{"sh"}, PTY: &guestproto.Terminal{Cols: 80, Rows: 24, Term: "dumb"}, LogBytes: 1 << 20, StartedAt: 1, DeadlineAt: 2})},
+		"query":   {guestproto.Header{Type: guestproto.TypeOpen, Channel: 15}, open(guestproto.MethodProcessQuery, guestproto.ProcessQuery{Tag: "t", Running: true})},
+		"inspect": {guestproto.Header{Type: guestproto.TypeOpen, Channel: 16}, open(guestproto.MethodProcessInspect, guestproto.ProcessRef{PID: 7})},
+		"input":   {guestproto.Header{Type: guestproto.TypeOpen, Channel: 17}, open(guestproto.MethodProcessInput, guestproto.ProcessInput{ID: "p1", Close: true})},
+		"written": {guestproto.Header{Type: guestproto.TypeResult, Channel: 17}, result(guestproto.ProcessWritten{Bytes: 5})},
+		"resize":  {guestproto.Header{Type: guestproto.TypeOpen, Channel: 18}, open(guestproto.MethodProcessResize, guestproto.ProcessResize{ID: "p1", Cols: 100, Rows: 30})},
+		"look":    {guestproto.Header{Type: guestproto.TypeOpen, Channel: 19}, open(guestproto.MethodProcessAttach, guestproto.ProcessAttach{ID: "p1", From: 3, NoFollow: true, Hold: true})},
+		"running": {guestproto.Header{Type: guestproto.TypeResult, Channel: 19}, result(guestproto.ProcessExit{Position: 8, Running: true})},
+		"notice": {guestproto.Header{Type: guestproto.TypeData, Channel: 20}, append(mustJSON(t, guestproto.ProcessNotice{Missed: 1, Process: guestproto.ProcessInfo{
+			ID: "p2", PID: 8, Command: "sh", Args: []string{"sh"}, WorkDir: "/", User: "root", PTY: true, Stdin: true, StartedAt: 1, DeadlineAt: 2, LogStart: 3, LogEnd: 4,
+			Exit: &guestproto.ProcessExit{ExitCode: 1, Position: 4, EndedAt: 5}}}), '\n')},
 	} {
 		t.Run(name, func(t *testing.T) {
 			frame := guestproto.AppendFrame(nil, f.header, f.payload)
