@@ -57,5 +57,11 @@
 // channel was opened. Both directions begin with InitialWindow.
 //
 // The reader that started a process holds it back: nothing is lost while that
-// channel lives. A reader that re-joined holds nobody back.
+// channel lives. A reader that re-joined holds nobody back, unless it asks to because
+// it is the starter again after the link broke.
+//
+// A process needs no channel: MethodProcessSpawn starts one that nobody follows, and
+// MethodProcessInput writes to any, whoever follows. The times in ProcessStart are the
+// host's; the agent repeats them, so that the next host finds the deadlines that it has to
+// keep. What came after the first version is announced in HelloAck.Capabilities.
 package guestproto
