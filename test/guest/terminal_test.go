@@ -152,11 +152,12 @@ func TestLoginShell(t *testing.T) {
 	s.wait(t, "I am user of -bash in user\r\n")
 	b.typeIn(t, p, `python3 -c 'import pty, os; pty.spawn(["sh", "-c", "tty; stty size"])' 2>&1 || script -qc tty /dev/null`+"\r")
 	s.wait(t, "/dev/pts/1\r\n")
+	s.wait(t, "$ ") // what is typed before may be thrown away
 	if n, err := b.conn.WriteInput(testContext(t), guestproto.ProcessInput{ID: "login"}, strings.NewReader("echo last words\r")); err != nil || n != 16 {
 		t.Errorf("got %d, %v", n, err)
 	}
 	// The end of the input is a key. While a command runs it would be another's.
-	s.wait(t, "\nlast words\r\n")
+	s.wait(t, "\rlast words\r\n")
 	s.wait(t, "$ ")
 	if n, err := b.conn.WriteInput(testContext(t), guestproto.ProcessInput{ID: "login", Close: true}, strings.NewReader("")); err != nil || n != 0 {
 		t.Errorf("got %d, %v", n, err)
