@@ -23,8 +23,12 @@ func newGateway(c *config.Config, log *slog.Logger) (*gateway.Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
+	proxy, err := c.Proxy()
+	if err != nil {
+		return nil, err
+	}
 	limits := gateway.Limits{Flows: c.MaxFlows, FlowsPerSecond: c.MaxFlowRate, DNSPerSecond: c.MaxDNSRate, BytesPerSecond: c.MaxNetworkMB * 1e6}
-	return gateway.New(gateway.Options{Open: open, Resolvers: resolvers, Limits: limits, Log: log}), nil
+	return gateway.New(gateway.Options{Open: open, Resolvers: resolvers, Limits: limits, Proxy: proxy, Log: log}), nil
 }
 
 // caBundle reads the certificates that sandboxes are to trust.

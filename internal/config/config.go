@@ -34,13 +34,14 @@ type Config struct {
 	Pool             []string // NAME=N
 	PoolMax          int
 
-	OpenNetworks []string // closed networks that sandboxes may reach
-	DNSServers   []string // host:port; none: those of /etc/resolv.conf
-	CABundle     string   // file; "": what a template trusts
-	MaxFlows     int      // of one sandbox at a time
-	MaxFlowRate  int      // new ones a second
-	MaxDNSRate   int      // lookups a second
-	MaxNetworkMB int64    // MB/s each way; 0: no limit
+	OpenNetworks  []string // closed networks that sandboxes may reach
+	DNSServers    []string // host:port; none: those of /etc/resolv.conf
+	UpstreamProxy string   // URL; "": none
+	CABundle      string   // file; "": what a template trusts
+	MaxFlows      int      // of one sandbox at a time
+	MaxFlowRate   int      // new ones a second
+	MaxDNSRate    int      // lookups a second
+	MaxNetworkMB  int64    // MB/s each way; 0: no limit
 
 	HostNames  []string
 	Domain     string
@@ -91,6 +92,7 @@ var Keys = []Key{
 	number("max_flow_rate", "250", "new connections of one sandbox a second, twice that in one burst", func(c *Config) *int { return &c.MaxFlowRate }),
 	number("max_dns_rate", "200", "lookups of one sandbox a second, twice that in one burst", func(c *Config) *int { return &c.MaxDNSRate }),
 	number("max_network_mb", "0", "megabytes a second that one sandbox may send, and receive; 0: no limit", func(c *Config) *int64 { return &c.MaxNetworkMB }),
+	text("upstream_proxy", "", "HTTP proxy through which programs in sandboxes reach the outside, as http://[user:password@]host:port; they find it in http_proxy and https_proxy, and never see it or its password", func(c *Config) *string { return &c.UpstreamProxy }),
 	text("ca_bundle", "", "file with the certificates, in PEM, that sandboxes trust in place of their template's, for networks that re-sign TLS; the host's own is often `/etc/ssl/certs/ca-certificates.crt`", func(c *Config) *string { return &c.CABundle }),
 	list("pool", "templates of which sandboxes wait to be claimed, each as NAME=N, separated by commas; in the template's own size", func(c *Config) *[]string { return &c.Pool }),
 	number("pool_max", "0", "up to how many sandboxes wait of each template and size, as many as were made in the last 30 seconds; 0: only what pool says", func(c *Config) *int { return &c.PoolMax }),
@@ -205,6 +207,9 @@ func (c *Config) Validate() error {
 	}
 	if _, err := c.PoolSizes(); err != nil {
 		bad("pool", "%s", err)
+	}
+	if _, err := c.Proxy(); err != nil {
+		bad("upstream_proxy", "%v", err)
 	}
 	for _, name := range c.HostNames {
 		if strings.ContainsAny(name, "/: ") && net.ParseIP(strings.Trim(name, "[]")) == nil {

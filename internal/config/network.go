@@ -1,9 +1,11 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"strings"
 )
 
@@ -38,4 +40,16 @@ func (c *Config) Resolvers() ([]string, error) {
 		list = append(list, text)
 	}
 	return list, nil
+}
+
+// Proxy returns UpstreamProxy; nil when there is none.
+func (c *Config) Proxy() (*url.URL, error) {
+	if c.UpstreamProxy == "" {
+		return nil, nil
+	}
+	u, err := url.Parse(c.UpstreamProxy)
+	if err != nil || u.Scheme != "http" || u.Port() == "" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+		return nil, errors.New("it is not http://host:port, with or without user:password@") // it may hold a password
+	}
+	return u, nil
 }

@@ -277,3 +277,42 @@ func (p *Policy) Deep() bool { return p.allowNames || p.denyNames }
 
 // Closed says why an address is out of reach of every policy; "" when it is not.
 func (p *Policy) Closed(a netip.Addr) Reason { return p.site.Closed(a) }
+
+// DecideProxied decides about a connection to a name whose address another proxy will
+// find: by the name and the port alone.
+func (p *Policy) DecideProxied(name string, port uint16) Decision {
+	name, err := checkName(name)
+	if err != nil || port == 0 {
+		return deny(ReasonNotAllowed, "")
+	}
+	f := Flow{Proto: TCP, Port: port, Names: []string{name}}
+	if e := p.allowsName(f, name); e != nil {
+		return Decision{Allow: true, Reason: ReasonAllowed, Rule: e.text, Check: CheckAllow}
+	}
+	for _, e := range p.deny {
+		if e.named() && e.matchPort(f) && e.matchName(name) {
+			return deny(ReasonDenied, e.text)
+		}
+	}
+	if port == 25 {
+		return deny(ReasonSMTP, "")
+	}
+	for _, e := range p.allow {
+		if e.all && e.matchPort(f) {
+			return Decision{Allow: true, Reason: ReasonAllowed, Rule: e.text}
+		}
+	}
+	for _, e := range p.deny {
+		if e.all && e.matchPort(f) {
+			return deny(ReasonDenied, e.text)
+		}
+	}
+	if p.closed {
+		return deny(ReasonNotAllowed, "")
+	}
+	d := Decision{Allow: true, Reason: ReasonDefault}
+	if p.denyNames {
+		d.Check = CheckDeny
+	}
+	return d
+}

@@ -20,12 +20,23 @@ func attach(ctx context.Context, inst driver.Instance) (*guestlink.Conn, error) 
 	return guestlink.Attach(ctx, pipes)
 }
 
+// noProxy is what a sandbox reaches without a proxy: itself.
+const noProxy = "localhost,127.0.0.1,::1"
+
 // identity is what the agent is told about its sandbox.
 func (e *Engine) identity(row ringfence.Sandbox, template ringfence.Template) guestproto.Identity {
 	env := make(map[string]string, len(template.Env)+len(row.Env))
 	if len(e.CABundle) > 0 {
 		for _, name := range caVariables {
 			env[name] = caPath
+		}
+	}
+	if e.networked() {
+		if proxy := e.Gateway.ProxyURL(); proxy != "" {
+			for _, name := range []string{"http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"} {
+				env[name] = proxy
+			}
+			env["no_proxy"], env["NO_PROXY"] = noProxy, noProxy
 		}
 	}
 	for k, v := range template.Env {

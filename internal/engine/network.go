@@ -19,6 +19,8 @@ type Gateway interface {
 	Site() *egress.Site
 	// Attach serves the link of a sandbox, which it takes over, until the network is closed.
 	Attach(id string, link *os.File, policy *egress.Policy) (Network, error)
+	// ProxyURL is the HTTP proxy that sandboxes find there; "": none.
+	ProxyURL() string
 	// Search lists the domains in which sandboxes look up short names.
 	Search() []string
 }

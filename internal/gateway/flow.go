@@ -16,6 +16,7 @@ type flow struct {
 	addr    egress.Flow // Names as they were at its begin
 	guard   *egress.Guard
 	check   egress.Check
+	proxied string // the name, where another proxy finds its address
 	row     *logRow
 	limit   time.Duration // idle
 	reset   func()        // ends both sides at once
@@ -66,7 +67,20 @@ func (n *Network) begin(proto egress.Proto, addr netip.Addr, port uint16) (egres
 
 // admit puts a flow among those that are open. false: it came too late.
 func (n *Network) admit(f egress.Flow, d egress.Decision, limit time.Duration, reset func()) (*flow, bool) {
-	fl := &flow{n: n, addr: f, check: d.Check, limit: limit, reset: reset, done: make(chan struct{})}
+	return n.enlist(&flow{n: n, addr: f, check: d.Check, limit: limit, reset: reset, done: make(chan struct{})}, d)
+}
+
+// admitProxied is admit for a flow through another proxy.
+func (n *Network) admitProxied(f egress.Flow, d egress.Decision, name string, reset func()) (*flow, bool) {
+	fl := &flow{n: n, addr: f, check: d.Check, limit: idleTCP, reset: reset, done: make(chan struct{})}
+	if !f.Addr.IsValid() {
+		fl.proxied = name
+	}
+	return n.enlist(fl, d)
+}
+
+func (n *Network) enlist(fl *flow, d egress.Decision) (*flow, bool) {
+	f := fl.addr
 	if d.Check != egress.CheckNone {
 		fl.guard = egress.NewGuard(d.Check, f.Port, fl.decideName)
 	}
@@ -107,18 +121,28 @@ func (f *flow) idle(now time.Time) bool {
 // decideName is what the guard asks about a name, under the policy of this moment.
 func (f *flow) decideName(name string) egress.Decision {
 	p := f.n.policy.Load()
-	d := p.Decide(f.addr)
+	d := f.decide(p)
 	if !d.Allow || d.Check == egress.CheckNone {
 		return d
 	}
 	return p.DecideAnnounced(f.addr, d.Check, name)
 }
 
+func (f *flow) decide(p *egress.Policy) egress.Decision {
+	if f.proxied != "" {
+		return p.DecideProxied(f.proxied, f.addr.Port)
+	}
+	return p.Decide(f.addr)
+}
+
+// oneRequest reports whether the flow is one request that its proxy has looked at.
+func (f *flow) oneRequest() bool { return f.proxied != "" && f.guard == nil }
+
 // decideAgain decides about an open flow under the policy of this moment.
 func (f *flow) decideAgain() egress.Decision {
 	p := f.n.policy.Load()
-	d := p.Decide(f.addr)
-	if !d.Allow || d.Check == egress.CheckNone {
+	d := f.decide(p)
+	if !d.Allow || d.Check == egress.CheckNone || f.oneRequest() {
 		return d
 	}
 	if f.guard == nil || f.check == egress.CheckDeny && d.Check == egress.CheckAllow {

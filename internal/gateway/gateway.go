@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -40,7 +41,10 @@ type Options struct {
 	// /etc/resolv.conf, as it is at the time.
 	Resolvers []string
 	Limits    Limits // DefaultLimits for what is 0
-	Log       *slog.Logger
+	// Proxy is an HTTP proxy that the outside is reached through, for programs that use
+	// one: sandboxes find the gateway as theirs. nil: none.
+	Proxy *url.URL
+	Log   *slog.Logger
 }
 
 // Gateway serves the links of sandboxes. All methods may be called concurrently.
@@ -51,6 +55,7 @@ type Gateway struct {
 	resolver *resolver
 	own      ownAddresses
 	echo     echoes
+	proxy    *url.URL
 
 	// Denied counts refused flows and lookups of all sandboxes, since the start.
 	Denied atomic.Int64
@@ -77,7 +82,7 @@ func New(o Options) *Gateway {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	g := &Gateway{limits: o.Limits, log: o.Log, networks: map[*Network]struct{}{}}
+	g := &Gateway{limits: o.Limits, log: o.Log, proxy: o.Proxy, networks: map[*Network]struct{}{}}
 	g.site = &egress.Site{Open: o.Open, Own: g.own.has}
 	g.resolver = newResolver(o.Resolvers)
 	g.ctx, g.cancel = context.WithCancel(context.Background())

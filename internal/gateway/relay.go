@@ -57,6 +57,20 @@ func (f *flow) relay(in *inside, out *net.TCPConn) {
 	f.finish(nil)
 }
 
+// relayAnswer moves what the outside sends, and nothing the other way.
+func (f *flow) relayAnswer(in *inside, out *net.TCPConn) {
+	err := f.downward(in, out)
+	if err == nil {
+		err = shutdown(in.ep, tcpip.ShutdownWrite)
+	}
+	if err != nil {
+		in.ep.Abort()
+	}
+	out.Close()
+	in.ep.Close()
+	f.finish(nil)
+}
+
 func shutdown(ep tcpip.Endpoint, how tcpip.ShutdownFlags) error {
 	if err := ep.Shutdown(how); err != nil {
 		return &tcpipError{err}

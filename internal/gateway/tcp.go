@@ -38,6 +38,12 @@ func (n *Network) acceptTCP(r *tcp.ForwarderRequest) {
 	id := r.ID()
 	addr, port := addrOf(id.LocalAddress), id.LocalPort
 	if isGateway(addr) {
+		if port == proxyPort && n.g.proxy != nil {
+			if in, err := n.accept(r); err == nil {
+				n.serveProxy(in)
+			}
+			return
+		}
 		if port != dnsPort {
 			n.note("tcp", "", addr, port, ringfence.VerdictDenied, egress.Decision{Reason: egress.ReasonClosedNetwork})
 			r.Complete(true)
