@@ -72,6 +72,16 @@ def raw(address, port, text):
         return s.recv(65536).decode().split("\r\n")[0]
 
 
+def websocket(address, port, host):
+    with connect(address, port) as s:
+        s.sendall(f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n".encode())
+        head = s.recv(4096)
+        if b" 101 " not in head:
+            return head.split(b"\r\n")[0].decode()
+        s.sendall(b"a frame")
+        return s.recv(4096).decode()
+
+
 def tls(address, port, name):
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

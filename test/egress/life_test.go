@@ -176,6 +176,25 @@ func TestFlowsEnd(t *testing.T) {
 			t.Error("the follower saw nothing")
 		}
 	})
+	t.Run("Paused", func(t *testing.T) {
+		if err := sb.UpdateNetwork(t.Context(), ringfence.NetworkPolicy{DenyOut: []string{"203.0.113.8"}}); err != nil {
+			t.Fatal(err)
+		}
+		h := in.hold("203.0.113.7:7005")
+		keep(t, sb, "203.0.113.7", 7005)
+		h.wait(t)
+		if _, err := sb.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		h.reset(t, "a flow of a sandbox that was paused")
+		if _, err := sb.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		out := try(t, sb, true, a("tcp", "203.0.113.7", 7000), a("url", "http://api.test/"), a("tcp", "203.0.113.8", 7000))
+		if out[0] != "hello\n" || !strings.HasPrefix(out[1], "api.test at") || out[2] != "ECONNREFUSED" {
+			t.Errorf("after the resume: %q", out)
+		}
+	})
 	t.Run("DaemonKilled", func(t *testing.T) {
 		if err := sb.UpdateNetwork(t.Context(), ringfence.NetworkPolicy{DenyOut: []string{"203.0.113.8"}}); err != nil {
 			t.Fatal(err)

@@ -131,6 +131,8 @@ var suite = []group{
 		{"a spoofed Host on another port", a("http", "203.0.113.7", 8080, "other.test"), "403 …", ""},
 		{"a spoofed Host in the second request", a("http", "203.0.113.7", 80, "api.test", "other.test"), "ECONNRESET|200 closed", "denied name_mismatch"},
 		{"requests that agree", a("http", "203.0.113.7", 80, "api.test", "API.test:80"), "200 200 …", ""},
+		{"a WebSocket", a("websocket", "203.0.113.7", 80, "api.test"), "a frame", "allowed allowed api.test"},
+		{"a WebSocket to another name", a("websocket", "203.0.113.7", 80, "other.test"), "HTTP/1.1 403 …", ""},
 		{"another name of the address", a("http", "203.0.113.7", 80, "same.test"), "403 …", ""},
 		{"an absolute target", a("raw", "203.0.113.7", 80, "GET http://other.test/ HTTP/1.1\r\nHost: api.test\r\n\r\n"), "HTTP/1.1 403 …", ""},
 		{"two Hosts", a("raw", "203.0.113.7", 80, "GET / HTTP/1.1\r\nHost: api.test\r\nHost: other.test\r\n\r\n"), "HTTP/1.1 403 …", "denied name_unreadable"},

@@ -179,6 +179,16 @@ func (in *internet) each(address string, serve func(net.Conn)) {
 
 func (in *internet) serve() {
 	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") == "websocket" {
+			c, buffered, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+			io.Copy(c, buffered)
+			return
+		}
 		host, _, _ := net.SplitHostPort(r.Context().Value(http.LocalAddrContextKey).(net.Addr).String())
 		fmt.Fprintf(w, "%s at %s\n", r.Host, host)
 	})
