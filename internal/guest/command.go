@@ -60,7 +60,7 @@ func (a *agent) start(ch *channel, ps guestproto.ProcessStart) (*process, error)
 	if ps.LogBytes > 0 {
 		p.logLimit = uint64(min(ps.LogBytes, maxLogLimit))
 	}
-	p.log = newOutlog(a.link.free, &a.procs.logBytes, p.logLimit)
+	p.log = newOutlog(a.link.free, &a.procs.logs, p.logLimit)
 	if ch != nil {
 		p.log.holdFrom(ch, 0)
 	}

@@ -18,6 +18,8 @@ const (
 	logTotal = 64 << 20
 	// logMin is what a log keeps whatever the others do.
 	logMin = 256 << 10
+	// logLeft is what is kept then of a process that has ended, whose own children still write.
+	logLeft = 16 << 10
 	// mergeLimit is the size up to which output is copied behind that before it.
 	mergeLimit = 4 << 10
 	// mergedSize is how long a segment of such pieces gets.
@@ -40,10 +42,21 @@ func (s *segment) cost() uint64 { return segmentCost + uint64(cap(s.data)) }
 
 func (s *segment) end() uint64 { return s.position + uint64(len(s.data)) }
 
+// logMemory is what all logs have together.
+type logMemory struct {
+	used   atomic.Int64
+	budget atomic.Int64 // 0: not known yet
+}
+
+func (m *logMemory) over() bool {
+	budget := m.budget.Load()
+	return budget > 0 && m.used.Load() > budget
+}
+
 // outlog is the numbered output of one process.
 type outlog struct {
 	free  freelist
-	total *atomic.Int64 // memory of all logs
+	total *logMemory
 
 	mu       sync.Mutex
 	room     sync.Cond // the log may take more
@@ -58,7 +71,7 @@ type outlog struct {
 	exit     *guestproto.ProcessExit
 }
 
-func newOutlog(free freelist, total *atomic.Int64, limit uint64) *outlog {
+func newOutlog(free freelist, total *logMemory, limit uint64) *outlog {
 	l := &outlog{free: free, total: total, limit: limit, readers: make(map[*channel]struct{})}
 	l.room.L = &l.mu
 	return l
@@ -86,7 +99,7 @@ func (l *outlog) append(stream guestproto.Type, data []byte) (kept bool) {
 		l.cost += s.cost()
 	}
 	l.end += uint64(len(data))
-	l.total.Add(int64(l.cost) - int64(before))
+	l.total.used.Add(int64(l.cost) - int64(before))
 	l.dropLocked()
 	for ch := range l.readers {
 		poke(ch.wake)
@@ -104,7 +117,17 @@ func (l *outlog) lastLocked() *segment {
 // dropLocked drops the oldest output until the rest is within the limit, or the
 // holder still needs it.
 func (l *outlog) dropLocked() {
-	for len(l.segments) > 0 && l.cost > l.limit {
+	// Limits are given when processes start and end. What is left of a process writes on
+	// after that, and each log has to see for itself that they are too much together.
+	limit := l.limit
+	if l.total.over() {
+		least := uint64(logMin)
+		if l.exit != nil {
+			least = logLeft
+		}
+		limit = min(limit, least)
+	}
+	for len(l.segments) > 0 && l.cost > limit {
 		s := l.segments[0]
 		if l.holder != nil && s.end() > l.held {
 			return
@@ -113,7 +136,7 @@ func (l *outlog) dropLocked() {
 		l.segments = l.segments[1:]
 		l.start = s.end()
 		l.cost -= s.cost()
-		l.total.Add(-int64(s.cost()))
+		l.total.used.Add(-int64(s.cost()))
 		s.dropped = true
 		l.recycleLocked(s)
 	}

@@ -3,7 +3,6 @@ package guest
 import (
 	"bytes"
 	"math/rand"
-	"sync/atomic"
 	"testing"
 
 	"ringfence.dev/ringfence/internal/guestproto"
@@ -32,7 +31,7 @@ func contents(l *outlog, from uint64) (stdout, stderr []byte, start uint64) {
 
 func TestLogKeepsTheTail(t *testing.T) {
 	rnd := rand.New(rand.NewSource(1))
-	l := newOutlog(newFreelist(), new(atomic.Int64), logLimit)
+	l := newOutlog(newFreelist(), new(logMemory), logLimit)
 	var all []byte
 	for range 4000 {
 		n := 1 + rnd.Intn(20)
@@ -65,7 +64,7 @@ func TestLogKeepsTheTail(t *testing.T) {
 
 // Output that alternates byte by byte costs more than its size; that is counted.
 func TestLogCountsItsOverhead(t *testing.T) {
-	l := newOutlog(newFreelist(), new(atomic.Int64), logLimit)
+	l := newOutlog(newFreelist(), new(logMemory), logLimit)
 	for i := range 200000 {
 		typ := guestproto.TypeStdout
 		if i%2 == 1 {
@@ -82,8 +81,38 @@ func TestLogCountsItsOverhead(t *testing.T) {
 	}
 }
 
+// What ended processes left behind writes on when nobody divides the memory any more.
+func TestLogsHoldTogetherWhatIsLeftForThem(t *testing.T) {
+	const budget, n = 16 << 20, 100
+	var total logMemory
+	total.budget.Store(budget)
+	var logs []*outlog
+	for i := range n {
+		l := newOutlog(newFreelist(), &total, logLimit)
+		if i%2 == 0 {
+			l.finish(guestproto.ProcessExit{})
+		}
+		logs = append(logs, l)
+	}
+	for range 2 * logLimit / (64 << 10) {
+		for _, l := range logs {
+			l.append(guestproto.TypeStdout, make([]byte, 64<<10))
+		}
+	}
+	var held uint64
+	for i, l := range logs {
+		held += l.cost
+		if i%2 == 1 && l.end-l.start < logMin/2 {
+			t.Errorf("a log of a process that runs holds %d bytes", l.end-l.start)
+		}
+	}
+	if held > budget+n/2*logMin || held != uint64(total.used.Load()) {
+		t.Errorf("%d logs hold %d bytes, and say %d", n, held, total.used.Load())
+	}
+}
+
 func TestLogHolds(t *testing.T) {
-	l := newOutlog(newFreelist(), new(atomic.Int64), logLimit)
+	l := newOutlog(newFreelist(), new(logMemory), logLimit)
 	ch := newChannel(nil, 0, 1)
 	l.holdFrom(ch, 0)
 	for range 20 {

@@ -7,7 +7,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,7 +33,7 @@ type processTable struct {
 	// startMu keeps the end of a process from being handled before its start was.
 	startMu sync.Mutex
 
-	logBytes atomic.Int64 // memory of all logs
+	logs logMemory
 
 	mu       sync.Mutex
 	byID     map[string]*process      // guarded by mu
@@ -243,11 +242,12 @@ func (t *processTable) share() {
 	if m := t.agent.currentIdentity().MemoryBytes; m > 0 {
 		budget = min(budget, uint64(m)/16)
 	}
+	t.logs.budget.Store(int64(budget))
 	t.mu.Lock()
 	var forget []*process
 	over := max(t.finished-maxFinished, 0)
 	for _, p := range t.order {
-		if over == 0 && uint64(t.logBytes.Load()) <= budget/2 {
+		if over == 0 && uint64(t.logs.used.Load()) <= budget/2 {
 			break
 		}
 		if !p.hasEnded() {
