@@ -35,9 +35,11 @@ func agentImage(dir string, agent []byte) (string, error) {
 		return "", err
 	}
 	// gVisor reads images without inline data only; see docs/hardening.md for
-	// who may read the agent.
+	// who may read the agent. The same agent always gives the same image: a snapshot
+	// is refused by one with another time or UUID, also when the directory was lost.
 	image := filepath.Join(work, "image")
-	out, err := exec.Command("mkfs.erofs", "-Enoinline_data", "--all-root", "-T0", image, root).CombinedOutput()
+	uuid := fmt.Sprintf("%x-%x-%x-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
+	out, err := exec.Command("mkfs.erofs", "-Enoinline_data", "--all-root", "-T0", "-U"+uuid, image, root).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("cannot make the agent's image with mkfs.erofs (package erofs-utils): %w: %s", err, out)
 	}

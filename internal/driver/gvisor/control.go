@@ -2,9 +2,11 @@ package gvisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/control/client"
@@ -27,7 +29,7 @@ func call(ctx context.Context, dir, method string, arg, result any) error {
 	done := make(chan error, 1)
 	go func() {
 		defer conn.Close()
-		done <- conn.Call(method, arg, result)
+		done <- withoutTrace(conn.Call(method, arg, result))
 	}()
 	select {
 	case err := <-done:
@@ -79,4 +81,15 @@ func waitPID(ctx context.Context, dir, id string, pid int32) (unix.WaitStatus, e
 	var status uint32
 	err := call(ctx, dir, boot.ContMgrWaitPID, &boot.WaitPIDArgs{PID: pid, CID: id}, &status)
 	return unix.WaitStatus(status), err
+}
+
+// withoutTrace cuts the stacks off that a panic in the sentry adds to its error.
+func withoutTrace(err error) error {
+	if err == nil {
+		return nil
+	}
+	if what, _, found := strings.Cut(err.Error(), "\ngoroutine "); found {
+		return errors.New(strings.TrimSuffix(what, ":"))
+	}
+	return err
 }
