@@ -89,6 +89,7 @@ var allowedEdges = map[string][]string{
 	"internal/gateway":           {"internal/driver", "internal/egress"},
 	"internal/engine":            {"internal/driver", "internal/egress", "internal/guestlink", "internal/guestproto", "internal/snapshot", "internal/archive"},
 	"internal/snapshot":          {},
+	"internal/doctor":            {},
 	"internal/sqlite":            {},
 	"internal/datadir":           {},
 	"internal/template":          {"templates"},

@@ -17,6 +17,7 @@ func main() {
 	gvisor.MaybeRunsc() // does not return in a process that is to be a sandbox
 	os.Exit(cli.New(cli.Options{Version: version, Local: []cli.Local{
 		{Parent: "", Make: serveCommand},
+		{Parent: "", Make: doctorCommand},
 		{Parent: "key", Make: keyCreateCommand},
 		{Parent: "template", Make: templateBuildCommand},
 	}}).Main())
