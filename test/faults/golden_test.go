@@ -93,7 +93,9 @@ func TestGoldenSnapshotDamaged(t *testing.T) {
 func TestPool(t *testing.T) {
 	w := newWorld(t, "--pool", "base=2")
 	w.start()
-	full := func() { waitFor(t, "the pool", func() bool { return len(w.goldens()) == 1 && len(w.leftovers()) == 2 }) }
+	full := func() {
+		waitFor(t, "the pool", func() bool { return len(w.goldens()) == 1 && len(w.leftovers()) == 2 })
+	}
 	full()
 	sb, err := w.c.Create(context.Background(), client.CreateOptions{Template: "base", Env: map[string]string{"A": "mine"}, User: "user"})
 	if err != nil {
