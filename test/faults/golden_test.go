@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -110,14 +111,10 @@ func TestPool(t *testing.T) {
 	before := w.leftovers()
 	w.stop(syscall.SIGKILL)
 	w.start()
-	waitFor(t, "the pool after a restart", func() bool { return len(w.leftovers()) == 3 })
-	for _, id := range w.leftovers() {
-		for _, old := range before {
-			if id == old && id != sb.ID() {
-				t.Errorf("%s of the former pool is still there", id)
-			}
-		}
-	}
+	waitFor(t, "a new pool in place of the former", func() bool {
+		now := w.leftovers()
+		return len(now) == 3 && !slices.ContainsFunc(now, func(id string) bool { return id != sb.ID() && slices.Contains(before, id) })
+	})
 	w.shell(sb, "true")
 	if err := sb.Kill(context.Background()); err != nil {
 		t.Error(err)

@@ -25,7 +25,7 @@ func TestPauseAndResume(t *testing.T) {
 	d := w.start()
 	sb := w.create(client.CreateOptions{Env: map[string]string{"A": "kept"}, NoAutoResume: true})
 	// A process with a listening socket, a pipe and memory of its own, and a counter.
-	w.shell(sb, `nohup sh -c 'n=0; while true; do n=$((n+1)); echo $n > /tmp/count; sleep 0.05; done' >/dev/null 2>&1 &
+	w.shell(sb, `nohup sh -c 'n=0; while true; do n=$((n+1)); echo $n > /tmp/count.new; mv /tmp/count.new /tmp/count; sleep 0.05; done' >/dev/null 2>&1 &
 mkfifo /tmp/fifo; nohup sh -c 'while read line < /tmp/fifo; do echo "got $line" >> /tmp/answers; done' >/dev/null 2>&1 &
 echo tmpfs > /dev/shm/kept; ls -d /tmp/fifo >/dev/null`)
 	// Somebody follows a command when the pause comes.
