@@ -89,13 +89,22 @@ func (n *Network) enlist(fl *flow, d egress.Decision) (*flow, bool) {
 	if len(f.Names) > 0 {
 		name = f.Names[0]
 	}
-	fl.row = n.flows.add(ringfence.NetworkFlow{
-		At: time.Now().UTC(), Name: name, Address: f.Addr, Port: f.Port, Protocol: string(f.Proto),
-		Verdict: ringfence.VerdictAllowed, Reason: string(d.Reason), Rule: d.Rule,
-	})
 	n.mu.Lock()
-	n.open[fl] = struct{}{}
+	// Others may have been let in since begin looked, while this one was dialled.
+	full := len(n.open) >= n.g.limits.Flows
+	if !full {
+		fl.row = n.flows.add(ringfence.NetworkFlow{
+			At: time.Now().UTC(), Name: name, Address: f.Addr, Port: f.Port, Protocol: string(f.Proto),
+			Verdict: ringfence.VerdictAllowed, Reason: string(d.Reason), Rule: d.Rule,
+		})
+		n.open[fl] = struct{}{}
+	}
 	n.mu.Unlock()
+	if full {
+		n.note(string(f.Proto), name, f.Addr, f.Port, ringfence.VerdictDenied, egress.Decision{Reason: reasonFlows})
+		fl.reset()
+		return nil, false
+	}
 	// The network may have closed, or its policy changed, since the decision.
 	if n.ctx.Err() != nil {
 		fl.cut(egress.Decision{})

@@ -2,7 +2,9 @@ package gvisor
 
 import (
 	"os"
+	"runtime/debug"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/cli/maincli"
@@ -38,7 +40,10 @@ func MaybeRunsc() {
 			os.Exit(1)
 		}
 		os.Args[0] = "runsc-sandbox"
-	case "runsc-sandbox", "runsc-gofer", "runsc-exec":
+		collectAsUsual()
+	case "runsc-sandbox":
+		collectAsUsual() // it starts itself again with fewer rights
+	case "runsc-gofer", "runsc-exec":
 	case "/proc/self/exe":
 		// The sentry starts this to take its own /proc away.
 		if len(os.Args) < 2 || os.Args[1] != "umount" {
@@ -49,6 +54,14 @@ func MaybeRunsc() {
 	}
 	maincli.Main()
 	os.Exit(0)
+}
+
+// bootTime is longer than a sentry takes to boot or to load a small snapshot.
+const bootTime = 3 * time.Second
+
+// collectAsUsual ends what GOGC in the environment set for the time of the boot.
+func collectAsUsual() {
+	time.AfterFunc(bootTime, func() { debug.SetGCPercent(100) })
 }
 
 // closeInherited closes the descriptors from first on that the daemon did not mean
