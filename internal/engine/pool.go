@@ -213,6 +213,9 @@ func (e *Engine) fillOne() bool {
 	if s != nil && !e.pool.closed {
 		s.ready = append(s.ready, p)
 		p = nil
+		if want := e.want(s, present); len(s.ready) == want {
+			e.Log.Info("the pool is full", "template", s.template.Name, "ready", want)
+		}
 	}
 	e.pool.mu.Unlock()
 	if p != nil {

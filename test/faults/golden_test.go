@@ -95,7 +95,7 @@ func TestPool(t *testing.T) {
 	w := newWorld(t, "--pool", "base=2")
 	w.start()
 	full := func() {
-		waitFor(t, "the pool", func() bool { return len(w.goldens()) == 1 && len(w.leftovers()) == 2 })
+		waitFor(t, "the pool", func() bool { return strings.Contains(w.d.err.String(), "the pool is full") && len(w.leftovers()) == 2 })
 	}
 	full()
 	sb, err := w.c.Create(context.Background(), client.CreateOptions{Template: "base", Env: map[string]string{"A": "mine"}, User: "user"})
