@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"errors"
 	"os"
 	"sync"
 	"time"
@@ -137,7 +138,7 @@ func (p *process) feed(ch *channel) {
 		n := len(data)
 		if p.input == nil {
 			ch.link.free.put(data)
-		} else if _, err := p.input.write(ch, data, false); err == errGone {
+		} else if _, err := p.input.write(ch, data, false); errors.Is(err, errGone) {
 			return
 		} // else it wants no more; what comes is thrown away
 		if ch.consume(n) != nil {
@@ -198,7 +199,7 @@ const endsWithin = 200 * time.Millisecond
 
 // inputError says why input was not taken.
 func (p *process) inputError(err error) error {
-	if err != errInputClosed {
+	if !errors.Is(err, errInputClosed) {
 		return err
 	}
 	// A pipe breaks a moment before the process that had it is known to have ended.

@@ -205,7 +205,10 @@ func TestInput(t *testing.T) {
 			t.Error(err)
 		}
 		for range 2 {
-			wantCode(t, <-waits, ringfence.CodeProcessEnded, "")
+			// A pipe breaks a moment before its process is known to have ended.
+			if err := <-waits; ringfence.CodeOf(err) != ringfence.CodeProcessEnded && ringfence.CodeOf(err) != ringfence.CodeStdinClosed {
+				t.Errorf("got %v", err)
+			}
 		}
 		if info := b.waitFor(t, "deaf"); info.Exit.Signal != 15 || info.Exit.ExitCode != 143 {
 			t.Errorf("got %+v", info.Exit)

@@ -112,15 +112,13 @@ func TestTerminalIsWorkedAt(t *testing.T) {
 		s.wait(t, "ready> ")
 		b.typeIn(t, p, "echo status $?\r")
 		s.wait(t, "status 130\r\n")
-		b.typeIn(t, p, "sleep 1000\r")
-		s.wait(t, "sleep 1000\r\n")
-		time.Sleep(200 * time.Millisecond) // until it is in the foreground
+		b.typeIn(t, p, `bash -c 'trap "echo on $((2+2))" CONT; echo up $((1+1)); while :; do sleep 0.05; done'`+"\r")
+		s.wait(t, "up 2\r\n")
 		b.typeIn(t, p, "\x1a")
 		s.wait(t, "Stopped")
 		s.wait(t, "ready> ")
-		b.typeIn(t, p, "jobs; fg\r")
-		s.wait(t, "\nsleep 1000\r\n")
-		time.Sleep(200 * time.Millisecond)
+		b.typeIn(t, p, "fg\r")
+		s.wait(t, "on 4\r\n")
 		b.typeIn(t, p, "\x03")
 		s.wait(t, "ready> ")
 		b.typeIn(t, p, "echo interrupted $?\r")
@@ -134,6 +132,7 @@ func TestTerminalIsWorkedAt(t *testing.T) {
 		s.wait(t, "told of 123x45\r\n")
 		b.typeIn(t, p, "echo $(tput cols) cols\r")
 		s.wait(t, "123 cols\r\n")
+		s.wait(t, "ready> ") // the end of the input is a key; while a command runs it is that command's
 		b.typeIn(t, p, "\x04")
 		exit, err := p.Wait(testContext(t))
 		if err != nil || exit.ExitCode != 0 && exit.ExitCode != 130 {
