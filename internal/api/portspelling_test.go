@@ -85,7 +85,7 @@ func TestPortUpgradeLine(t *testing.T) {
 	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nX-API-Key: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
 		s.path("/?raw="+url.QueryEscape(answer)), strings.TrimPrefix(s.url, "http://"), s.key)
 	line, err := bufio.NewReader(conn).ReadString('\n')
-	if want := "HTTP/1.1 101 " + http.StatusText(101) + "\r\n"; err != nil || line != want {
+	if want := "HTTP/1.1 101 " + http.StatusText(http.StatusSwitchingProtocols) + "\r\n"; err != nil || line != want {
 		t.Errorf("%q %v, want %q", line, err, want)
 	}
 }

@@ -192,7 +192,7 @@ type content struct {
 
 func (c *content) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
-	if err != nil && err != io.EOF { // an error that wraps it is a failure
+	if err != nil && err != io.EOF { //nolint:errorlint // an error that wraps it is a failure
 		err = damaged(c.name, err)
 	}
 	return n, err

@@ -72,7 +72,7 @@ func searchFiles(a *agent, ch *channel, f guestproto.FileSearch) (any, error) {
 		}
 		return s.file(fd, clean, path.Base(clean), &st)
 	})
-	truncated := err == errEnough
+	truncated := errors.Is(err, errEnough)
 	if err == nil || truncated {
 		err = ch.send(s.batch)
 	}

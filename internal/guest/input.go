@@ -160,6 +160,7 @@ func inputProcess(a *agent, ch *channel, req guestproto.ProcessInput) (any, erro
 		return nil, errInputClosed
 	}
 	var written guestproto.ProcessWritten
+	closed, late := p.input.done, (<-chan time.Time)(nil)
 	for {
 		data, end, err := ch.tryReceive()
 		if err != nil {
@@ -171,7 +172,11 @@ func inputProcess(a *agent, ch *channel, req guestproto.ProcessInput) (any, erro
 		if data == nil {
 			select {
 			case <-ch.arrived:
-			case <-p.input.done: // nobody has to write first to be told
+			case <-closed:
+				// All that came so far was taken, and may well be what ended the
+				// process: "exit" in a shell. The end of it may be on its way.
+				closed, late = nil, time.After(endsWithin)
+			case <-late: // nobody has to write first to be told
 				return nil, p.inputError(errInputClosed)
 			}
 			continue
@@ -186,7 +191,7 @@ func inputProcess(a *agent, ch *channel, req guestproto.ProcessInput) (any, erro
 			return nil, err
 		}
 	}
-	if req.Close {
+	if req.Close && closed != nil {
 		if _, err := p.input.write(ch, nil, true); err != nil {
 			return nil, p.inputError(err)
 		}

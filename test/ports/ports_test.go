@@ -198,6 +198,7 @@ func TestPorts(t *testing.T) {
 		}
 		began := time.Now()
 		resp := w.request("POST", w.at(8000, "/"), bytes.NewReader(body))
+		defer resp.Body.Close()
 		text, err := io.ReadAll(resp.Body)
 		if sum := fmt.Sprintf("%x", sha256.Sum256(body)); err != nil || string(text) != sum {
 			t.Errorf("%s %v, want %s", text, err, sum)
@@ -205,6 +206,7 @@ func TestPorts(t *testing.T) {
 		t.Logf("up: %.0f MB/s", n/1e6/time.Since(began).Seconds())
 		began = time.Now()
 		resp = w.request("GET", w.at(8000, fmt.Sprintf("/big=%d", 2*n)), nil)
+		defer resp.Body.Close()
 		got, err := io.Copy(io.Discard, resp.Body)
 		if err != nil || got != 2*n {
 			t.Errorf("%d bytes, %v", got, err)
@@ -216,6 +218,7 @@ func TestPorts(t *testing.T) {
 	})
 	t.Run("streams are not gathered", func(t *testing.T) {
 		resp := w.request("GET", w.at(8000, "/events"), nil)
+		defer resp.Body.Close()
 		buf := make([]byte, 100)
 		for i := range 3 {
 			n, err := io.ReadAtLeast(resp.Body, buf, 9)

@@ -21,8 +21,7 @@
  *    ├─ TooLargeError, RangeInvalidError
  *    ├─ ResourceExhaustedError     resource_exhausted; retryAfterSeconds says when to try again
  *    ├─ SandboxPausedError         sandbox_paused: before or during the call
- *    ├─ SandboxEndedError          sandbox_paused: SandboxPausedError,
-  sandbox_ended: before or during the call
+ *    ├─ SandboxEndedError          sandbox_ended: before or during the call
  *    ├─ DeadlineExceededError      deadline_exceeded, said by the server
  *    ├─ CanceledError, UnavailableError, PortNotListeningError, PortFailedError, MisdirectedError
  *    └─ InternalError              internal, and every code that this version does not know
@@ -179,6 +178,7 @@ const classes: Record<string, ErrorClass> = {
   too_large: TooLargeError,
   range_invalid: RangeInvalidError,
   resource_exhausted: ResourceExhaustedError,
+  sandbox_paused: SandboxPausedError,
   sandbox_ended: SandboxEndedError,
   deadline_exceeded: DeadlineExceededError,
   canceled: CanceledError,
