@@ -226,7 +226,9 @@ func TestPorts(t *testing.T) {
 				t.Fatalf("%q %v, want %q", buf[:n], err, want)
 			}
 			if i < 2 { // the program sends no more before it is asked to
-				if more := w.request("GET", w.at(8000, "/more"), nil); more.StatusCode != 200 {
+				more := w.request("GET", w.at(8000, "/more"), nil)
+				defer more.Body.Close()
+				if more.StatusCode != 200 {
 					t.Fatal(more.Status)
 				}
 			}
