@@ -87,8 +87,16 @@ func (a *agent) start(ch *channel, ps guestproto.ProcessStart) (*process, error)
 		}
 	}()
 
-	a.procs.startMu.Lock()
-	err = a.ns.spawn(func() error { return a.forkExec(p, c, files) })
+	// The kernel says ENOMEM of a PID namespace whose first process is gone, as a command
+	// may have brought about; a new one is made once the agent has heard of it.
+	for deadline := time.Now().Add(awaitNamespaces); ; time.Sleep(awaitNamespaces / 50) {
+		a.procs.startMu.Lock()
+		err = a.ns.spawn(func() error { return a.forkExec(p, c, files) })
+		if !errors.Is(err, syscall.ENOMEM) || time.Now().After(deadline) {
+			break
+		}
+		a.procs.startMu.Unlock()
+	}
 	var errno syscall.Errno
 	if c.shell != nil && errors.As(err, &errno) && errno != syscall.EAGAIN && errno != syscall.ENOMEM {
 		// A script without its first line, say: the shell knows what to do, or to say.
@@ -111,6 +119,9 @@ func (a *agent) start(ch *channel, ps guestproto.ProcessStart) (*process, error)
 	a.guard.watch()
 	return p, nil
 }
+
+// awaitNamespaces is how long a command waits for namespaces that it can be started in.
+const awaitNamespaces = time.Second
 
 // forkExec runs on the spawner.
 func (a *agent) forkExec(p *process, c command, files []uintptr) error {

@@ -118,19 +118,42 @@ func (g *guard) headroom() (headroom, reserve int64) {
 	return limit - (total - free), reserve
 }
 
+// crowd is how many processes of one command are stopped before they are measured:
+// while the guard looks at them one by one, and competes with them for the processors,
+// they would fill what is left up to the host's hard limit.
+const crowd = 8
+
 // act kills the biggest command, and waits for its memory.
 func (g *guard) act() {
 	var victim *process
 	var most int64
+	stopped := map[*process][]int{}
 	for _, p := range g.agent.procs.all() {
+		tree := g.agent.treeOf(p)
+		if len(tree) >= crowd {
+			for _, pid := range tree {
+				_ = unix.Kill(pid, unix.SIGSTOP) // it may be gone
+			}
+			stopped[p] = tree
+		}
 		var size int64
-		for _, pid := range g.agent.treeOf(p) {
+		for _, pid := range tree {
 			size += residentSize(pid)
 		}
 		if size > most {
 			victim, most = p, size
 		}
 	}
+	defer func() {
+		for p, tree := range stopped {
+			if p == victim && most >= minVictim {
+				continue
+			}
+			for _, pid := range tree {
+				_ = unix.Kill(pid, unix.SIGCONT)
+			}
+		}
+	}()
 	if victim == nil || most < minVictim {
 		time.Sleep(maxPoll)
 		return

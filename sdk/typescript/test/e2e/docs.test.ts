@@ -20,8 +20,7 @@ a
 2
 3
 TimeoutError
-stdout true
-stdout true
+"typed\\nend\\n"
 0
 true
 true
