@@ -170,20 +170,13 @@ func (c *call) makeDir() error {
 
 func (c *call) renameFile() error {
 	var in struct {
-		From       string `json:"from"`
-		FromBase64 string `json:"from_base64"`
-		To         string `json:"to"`
-		ToBase64   string `json:"to_base64"`
-		User       string `json:"user"`
+		fromTo
+		User string `json:"user"`
 	}
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	from, err := pathOf("from", in.From, in.FromBase64)
-	if err != nil {
-		return err
-	}
-	to, err := pathOf("to", in.To, in.ToBase64)
+	from, to, err := in.paths()
 	if err != nil {
 		return err
 	}

@@ -12,24 +12,33 @@ import (
 	"ringfence.dev/ringfence/internal/engine"
 )
 
+// fromTo is the part of a request that names two paths.
+type fromTo struct {
+	From       string `json:"from"`
+	FromBase64 string `json:"from_base64"`
+	To         string `json:"to"`
+	ToBase64   string `json:"to_base64"`
+}
+
+func (f fromTo) paths() (from, to string, err error) {
+	if from, err = pathOf("from", f.From, f.FromBase64); err != nil {
+		return "", "", err
+	}
+	to, err = pathOf("to", f.To, f.ToBase64)
+	return from, to, err
+}
+
 func (c *call) copyFile() error {
 	var in struct {
-		From       string `json:"from"`
-		FromBase64 string `json:"from_base64"`
-		To         string `json:"to"`
-		ToBase64   string `json:"to_base64"`
-		Recursive  bool   `json:"recursive"`
-		User       string `json:"user"`
-		Owner      string `json:"owner"`
+		fromTo
+		Recursive bool   `json:"recursive"`
+		User      string `json:"user"`
+		Owner     string `json:"owner"`
 	}
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	from, err := pathOf("from", in.From, in.FromBase64)
-	if err != nil {
-		return err
-	}
-	to, err := pathOf("to", in.To, in.ToBase64)
+	from, to, err := in.paths()
 	if err != nil {
 		return err
 	}

@@ -225,7 +225,8 @@ function explain(error: unknown): { reason: string; sent: boolean } {
   return { reason: reason || String(error), sent };
 }
 
-function sleep(ms: number, signal: AbortSignal | undefined): Promise<void> {
+/** Waits; rejects with the signal's reason when it is aborted. */
+export function sleep(ms: number, signal: AbortSignal | undefined): Promise<void> {
   return new Promise((resolve, reject) => {
     signal?.throwIfAborted(); // a throw in here rejects
     const stop = () => {

@@ -2,7 +2,7 @@
 
 import { type Bytes, decodeUtf8, Tail } from "./bytes.js";
 import type { Call, Client } from "./client.js";
-import { connectionError } from "./client.js";
+import { connectionError, sleep } from "./client.js";
 import { asyncDispose } from "./dispose.js";
 import {
   APIConnectionError,
@@ -364,7 +364,7 @@ export class Process implements AsyncDisposable, AsyncIterable<Output> {
         if (!again || error instanceof APITimeoutError) throw error;
         failures = this.#position > before ? 0 : failures + 1;
         if (failures > rejoins) throw error;
-        await pause(Math.min(5000, 200 * 4 ** Math.min(failures, 3)), signal);
+        await sleep(Math.min(5000, 200 * 4 ** Math.min(failures, 3)), signal);
       }
     }
   }
@@ -498,20 +498,5 @@ function waitedEnough(time: number): APITimeoutError {
   return new APITimeoutError(`the process has not ended within ${time} s`, {
     code: "timeout",
     hint: "it goes on; wait again, or end it with process.kill()",
-  });
-}
-
-function pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
-  return new Promise((resolve, reject) => {
-    signal?.throwIfAborted();
-    const stop = () => {
-      clearTimeout(timer);
-      reject(signal?.reason);
-    };
-    const timer = setTimeout(() => {
-      signal?.removeEventListener("abort", stop);
-      resolve();
-    }, ms);
-    signal?.addEventListener("abort", stop, { once: true });
   });
 }
