@@ -95,7 +95,8 @@ var allowedEdges = map[string][]string{
 	"internal/template":          {"templates"},
 	"templates":                  {},
 	"internal/config":            {},
-	"internal/api":               {"internal/engine", "internal/archive", "api"},
+	"internal/api":               {"internal/engine", "internal/archive", "internal/dialect", "api"},
+	"internal/dialect":           {"internal/engine"},
 	"internal/api/apitest":       {"internal/api", "internal/engine", "internal/driver/fake", "internal/snapshot", "internal/sqlite"}, // for tests
 	"api":                        {},
 	"client":                     {"internal/archive"},

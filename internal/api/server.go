@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/internal/dialect"
 	"ringfence.dev/ringfence/internal/engine"
 )
 
@@ -28,6 +29,8 @@ type Options struct {
 	HostNames []string // by which clients may call this server, beside loopback names and the address of the connection
 	Domain    string   // below which each port has a name of its own, <port>-<id>.<domain>; none when empty
 	MaxBody   int64    // of a JSON body, in bytes; 0: 32 MiB
+	// Dialects are what else is served, each on paths or host names of its own.
+	Dialects []dialect.Mount
 	// KeepAlive is how long a stream is silent before it says that it lives; 0: 15 s.
 	KeepAlive time.Duration
 	// Stall is how long a connection may stand still while a body is read or an answer
@@ -41,6 +44,8 @@ type Server struct {
 	mux   *http.ServeMux
 	names map[string]bool
 	ports *httputil.ReverseProxy
+
+	dialects []http.Handler // of the mounts in Options
 }
 
 // New returns a server for an engine.
@@ -63,6 +68,9 @@ func New(o Options) *Server {
 		s.mux.Handle(rt.Method+" "+rt.Pattern, s.route(rt))
 	}
 	s.mux.HandleFunc("/", s.noRoute)
+	for _, m := range o.Dialects {
+		s.dialects = append(s.dialects, m.New(s.services()))
+	}
 	return s
 }
 
@@ -189,6 +197,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			WithHint("the name of a port is <port>-<sandbox id>.%s", s.Domain))
 		return
 	}
+	for i, m := range s.Dialects {
+		if m.Host != nil && m.Host(r) {
+			s.serveDialect(i, a, r)
+			return
+		}
+	}
 	if !s.knows(r) {
 		s.refuse(a, ringfence.Errorf(ringfence.CodeMisdirected, "this server is not called %q", short(r.Host)).
 			WithHint("call it by its address, or tell it the name with host_names"))
@@ -197,6 +211,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if p, ok := portOfPath(r.URL); ok {
 		s.servePort(a, r, p)
 		return
+	}
+	for i, m := range s.Dialects {
+		if m.Path(r) {
+			s.serveDialect(i, a, r)
+			return
+		}
 	}
 	if clean := path.Clean(r.URL.Path); r.URL.Path != clean && r.URL.Path != clean+"/" {
 		s.noPath(a, r) // the mux would redirect, and clients would lose their body on the way
