@@ -22,7 +22,10 @@ RULES = [
     (r"\basync with\b", "with"),
     (r"\basync for\b", "for"),
     (r"\bawait +", ""),
-    (r"\bAsync(Sandbox|Client|Commands|Files|Process|Terminals|Terminal|Trees|Ports|Iterator|Iterable)\b", r"\1"),
+    (
+        r"\bAsync(Sandbox|Lifecycle|Client|Commands|Files|Process|Terminals|Terminal|Trees|Ports|Iterator|Iterable)\b",
+        r"\1",
+    ),
     (r"\bAsyncGenerator\[((?:\w|[ |]|AsyncIterator\[\w+\])+), None\]", r"Generator[\1, None, None]"),
     (r"\bAsyncGenerator\b", "Generator"),
     (r"\bhttpx\.Async(\w+)\b", r"httpx.\1"),

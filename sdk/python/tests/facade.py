@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import ringfence
 
@@ -53,6 +53,8 @@ class Facade:
             return self._iterate(value)
         if isinstance(value, _WRAPPED) or hasattr(value, "__aenter__"):
             return Facade(self._loop, value)
+        if isinstance(value, list):
+            return [self._wrap(item) for item in cast("list[Any]", value)]
         return value
 
     def __iter__(self) -> Iterator[Any]:

@@ -32,6 +32,27 @@ SANDBOX_JSON: dict[str, Any] = {
     "started_at": "2026-11-30T20:00:00.223456Z",
     "ended_at": None,
     "expires_at": None,
+    "paused_at": None,
+    "idle_at": None,
+    "delete_at": None,
+    "timeout_seconds": None,
+    "on_timeout": "kill",
+    "idle_timeout_seconds": None,
+    "auto_delete_seconds": None,
+    "auto_resume": True,
+}
+
+SNAPSHOT = "snap_" + SANDBOX
+SNAPSHOT_JSON: dict[str, Any] = {
+    "id": SNAPSHOT,
+    "name": "before",
+    "sandbox_id": SANDBOX,
+    "template": "code-interpreter",
+    "vcpu": 2,
+    "memory_mib": 2048,
+    "disk_mib": 8192,
+    "bytes": 4194304,
+    "created_at": "2026-11-30T20:05:00.000000Z",
 }
 
 RESULT_JSON: dict[str, Any] = {

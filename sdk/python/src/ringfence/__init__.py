@@ -63,6 +63,7 @@ from ._exceptions import (
 from ._exceptions import FileExistsError as FileExistsError
 from ._exceptions import FileNotFoundError as FileNotFoundError
 from ._file_models import FileChange, FileMatch, SearchResult
+from ._lifecycle_models import SnapshotInfo
 from ._models import CommandResult, FileInfo, NetworkConfig, SandboxInfo, SecretStr, TemplateInfo
 from ._network_models import NetworkFlow, NetworkLog
 from ._port_models import Event, Metrics, PortInfo
@@ -139,6 +140,7 @@ __all__ = [
     "SearchResult",
     "SecretStr",
     "SignatureExpiredError",
+    "SnapshotInfo",
     "TemplateInfo",
     "TemplateNotFoundError",
     "Terminal",

@@ -81,6 +81,9 @@ class _Reader:
             raise _bad(self._what, name)
         return float(value)
 
+    def number_or_none(self, name: str) -> float | None:
+        return None if self._json.get(name) is None else self.number(name)
+
     def boolean(self, name: str) -> bool:
         value = self._json.get(name, False)
         if not isinstance(value, bool):
@@ -146,6 +149,12 @@ class NetworkConfig:
             )
         object.__setattr__(self, "allow_internet_access", allow_internet_access)
 
+    @staticmethod
+    def _from_json(value: object) -> NetworkConfig:
+        r = _Reader(value, "network")
+        allow = r.raw("allow_internet_access")
+        return NetworkConfig(r.texts("allow_out"), r.texts("deny_out"), allow if isinstance(allow, bool) else None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxInfo:
@@ -168,7 +177,15 @@ class SandboxInfo:
         created_at: in UTC, as all times here.
         started_at: None until it runs.
         ended_at: None until it ended.
-        expires_at: when the life limit ends it, or None.
+        expires_at: when its running period ends, and on_timeout happens; None without a limit, and while it is paused.
+        paused_at: since when it is paused, or None.
+        idle_at: when on_timeout happens if nobody uses it until then, or None.
+        delete_at: when it is deleted, being paused, or None.
+        timeout_seconds: how long a running period may be, or None.
+        on_timeout: "kill" or "pause".
+        idle_timeout_seconds: for how long nobody may use it, or None.
+        auto_delete_seconds: how long it may be paused, or None.
+        auto_resume: whether a call on the paused sandbox wakes it.
     """
 
     id: str
@@ -188,6 +205,14 @@ class SandboxInfo:
     started_at: datetime.datetime | None
     ended_at: datetime.datetime | None
     expires_at: datetime.datetime | None
+    paused_at: datetime.datetime | None = None
+    idle_at: datetime.datetime | None = None
+    delete_at: datetime.datetime | None = None
+    timeout_seconds: float | None = None
+    on_timeout: str = "kill"
+    idle_timeout_seconds: float | None = None
+    auto_delete_seconds: float | None = None
+    auto_resume: bool = True
 
     @property
     def sandbox_id(self) -> str:
@@ -202,8 +227,6 @@ class SandboxInfo:
     @staticmethod
     def _from_json(value: object) -> SandboxInfo:
         r = _Reader(value, "sandbox")
-        network = _Reader(r.raw("network") or {}, "network")
-        allow = network.raw("allow_internet_access")
         return SandboxInfo(
             id=r.text("id"),
             name=r.text_or_none("name") or "",
@@ -217,15 +240,19 @@ class SandboxInfo:
             metadata=r.mapping("metadata"),
             user=r.text_or_none("user") or "",
             work_dir=r.text_or_none("work_dir") or "",
-            network=NetworkConfig(
-                network.texts("allow_out"),
-                network.texts("deny_out"),
-                allow if isinstance(allow, bool) else None,
-            ),
+            network=NetworkConfig._from_json(r.raw("network") or {}),
             created_at=r.time("created_at"),
             started_at=r.time_or_none("started_at"),
             ended_at=r.time_or_none("ended_at"),
             expires_at=r.time_or_none("expires_at"),
+            paused_at=r.time_or_none("paused_at"),
+            idle_at=r.time_or_none("idle_at"),
+            delete_at=r.time_or_none("delete_at"),
+            timeout_seconds=r.number_or_none("timeout_seconds"),
+            on_timeout=r.text_or_none("on_timeout") or "kill",
+            idle_timeout_seconds=r.number_or_none("idle_timeout_seconds"),
+            auto_delete_seconds=r.number_or_none("auto_delete_seconds"),
+            auto_resume=r.raw("auto_resume") is None or r.boolean("auto_resume"),
         )
 
 

@@ -57,7 +57,7 @@ class NetworkFlow:
             rule=r.text_or_none("rule"),
             bytes_sent=r.integer("bytes_sent"),
             bytes_received=r.integer("bytes_received"),
-            duration_seconds=None if r.raw("duration_seconds") is None else r.number("duration_seconds"),
+            duration_seconds=r.number_or_none("duration_seconds"),
             count=r.integer("count"),
         )
 

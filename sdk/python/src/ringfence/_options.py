@@ -52,6 +52,14 @@ def text(call: str, name: str, value: object) -> str:
     return str(value)
 
 
+def header(call: str, name: str, value: object) -> str:
+    """Return value, a str that a header can carry."""
+    checked = text(call, name, value)
+    if not checked or not checked.isascii() or not checked.isprintable():
+        raise ValueError(f"{call}: {name} must be printable characters of ASCII, got {value!r}")
+    return checked
+
+
 def text_or_none(call: str, name: str, value: object) -> str | None:
     """Return value, a str or None."""
     return None if value is None else text(call, name, value)

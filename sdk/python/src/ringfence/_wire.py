@@ -25,12 +25,14 @@ from ._exceptions import (
     AuthenticationError,
     class_of,
 )
-from ._models import Json, SecretStr
+from ._models import Json, SandboxInfo, SecretStr, json_object
 from ._version import __version__
 
 DEFAULT_URL: Final = "http://127.0.0.1:7070"
 DEFAULT_REQUEST_TIMEOUT: Final = 60.0
 DEFAULT_COMMAND_TIMEOUT: Final = 30.0
+# Of pausing and the like, which write all of a sandbox's memory.
+LIFECYCLE_TIMEOUT: Final = 300.0
 DEFAULT_OUTPUT_LIMIT: Final = 10 << 20
 # How long the server may take beyond a command's deadline to end its tree and to answer.
 DEADLINE_SLACK: Final = 60.0
@@ -170,6 +172,20 @@ def limits(max_connections: int) -> httpx.Limits:
 def sandbox_path(id: str, *rest: str) -> str:
     """Return the path of a sandbox's resource."""
     return "/".join(["/v1/sandboxes", quote(id, safe=""), *rest])
+
+
+def snapshot_path(id: str) -> str:
+    """Return the path of a snapshot."""
+    return "/v1/snapshots/" + quote(id, safe="")
+
+
+def made_sandbox(answer: object) -> tuple[SandboxInfo, str]:
+    """Return a sandbox that the server made, and its access token."""
+    info = SandboxInfo._from_json(answer)
+    token = json_object(answer, "sandbox").get("access_token")
+    if not isinstance(token, str):
+        raise APIResponseError("the server made a sandbox without an access token")
+    return info, token
 
 
 def path_param(call: str, name: str, path: object) -> tuple[str, str]:

@@ -127,6 +127,20 @@ class Client:
         response, body = self._request(call)
         return json_object(wire.json_answer(response, body, self._url), "answer")
 
+    def _pages(
+        self, path: str, params: list[tuple[str, str]], name: str, wait: float | check.Unset | None
+    ) -> Generator[object, None, None]:
+        """Yield what a list holds under a name, page after page."""
+        cursor: str | None = None
+        while True:
+            page = params if cursor is None else [*params, ("cursor", cursor)]
+            answer = self._json(wire.Call("GET", path, params=page, request_timeout=wait))
+            for item in json_list(answer, name):
+                yield item
+            cursor = answer.get("next_cursor")
+            if not cursor:
+                return
+
     def _request(self, call: wire.Call) -> tuple[httpx.Response, bytes]:
         """Make a call and return the answer with its body; an answer of 300 or more is raised.
 

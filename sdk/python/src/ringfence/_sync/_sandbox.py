@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -12,24 +13,25 @@ from .. import _bridge_sync as bridge
 from .. import _options as check
 from .. import _wire as wire
 from .._dual import Dual
-from .._exceptions import APIResponseError, NotFoundError, SandboxEndedError
+from .._exceptions import NotFoundError, SandboxEndedError
+from .._lifecycle_models import OnTimeout, SnapshotInfo, deadlines, snapshot_id
 from .._models import NetworkConfig, SandboxInfo, SecretStr, json_list
 from .._network_models import NetworkFlow, NetworkLog
 from .._port_models import Event, Metrics
 from ._client import Client, _timeout, client_for
 from ._commands import Commands
 from ._files import Files
+from ._lifecycle import Lifecycle, Seconds
 from ._ports import Ports, events, metrics, metrics_history
 from ._terminals import Terminals
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Seconds: TypeAlias = float | check.Unset | None
 _Params: TypeAlias = list[tuple[str, str]]
 
 
-class Sandbox:
+class Sandbox(Lifecycle):
     """One isolated machine that runs commands and holds files.
 
     Made by `Sandbox.create()` or `Sandbox.connect(id)`. It is ended by `sandbox.kill()`,
@@ -52,10 +54,6 @@ class Sandbox:
     files: Files
     pty: Terminals
     ports: Ports
-    _client: Client
-    _id: str
-    _info: SandboxInfo | None
-    _token: SecretStr | None
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         raise TypeError("use Sandbox.create() to make a sandbox, or Sandbox.connect(id) for one that runs")
@@ -132,8 +130,13 @@ class Sandbox:
         memory_mib: int | None = None,
         disk_mib: int | None = None,
         network: NetworkConfig | None = None,
+        snapshot: str | SnapshotInfo | None = None,
+        from_snapshot: str | SnapshotInfo | None = None,
+        on_timeout: OnTimeout | None = None,
         idle_timeout_seconds: float | None = None,
         auto_delete_seconds: float | None = None,
+        auto_resume: bool | None = None,
+        idempotency_key: str | None = None,
         api_key: str | None = None,
         base_url: str | None = None,
         request_timeout: Seconds = check.UNSET,
@@ -145,7 +148,8 @@ class Sandbox:
             template: what to make it from. Default: "code-interpreter".
             from_template: another name of template.
             name: a name for people to read, at most 128 bytes; it need not be unique.
-            timeout: seconds from its creation until the server ends it, above 0. Default None: no life limit.
+            timeout: seconds that it runs, from its creation and from each resume, above 0; then on_timeout.
+                Default None: no limit.
             timeout_seconds: another name of timeout.
             env: variables for every command in it.
             envs: another name of env.
@@ -155,8 +159,18 @@ class Sandbox:
             memory_mib: MiB of memory, 128 or more. Default: the template's, 2048 unless it says otherwise.
             disk_mib: MiB that can be written, 16 or more. Default: the template's, 8192 unless it says otherwise.
             network: what it may reach. Default: the public internet; see NetworkConfig.
-            idle_timeout_seconds: refused by the server until it exists.
-            auto_delete_seconds: refused by the server until it exists.
+            snapshot: the id of a snapshot to start from, or what `sandbox.snapshot()` returned, in place of a template.
+                The size is the snapshot's.
+            from_snapshot: another name of snapshot.
+            on_timeout: "kill" (the default) or "pause": what happens after timeout and idle_timeout_seconds.
+            idle_timeout_seconds: the same after so long without a command, file call or port traffic; what is under way
+                counts. Default None: never.
+            auto_delete_seconds: it is deleted so long after it was paused; 0: at once. Default None: never.
+            auto_resume: whether a call on the paused sandbox wakes it. Default: it does; with False the call raises
+                SandboxPausedError.
+            idempotency_key: a name for this call, at most 255 printable characters of ASCII. Another create of the same
+                name and options makes nothing and returns the sandbox of the first one; so the call is repeated by
+                itself when the connection breaks.
             api_key: Default: the environment variable RINGFENCE_API_KEY.
             base_url: Default: the environment variable RINGFENCE_URL, else http://127.0.0.1:7070.
             request_timeout: seconds to wait for the server. Default 60; None: no limit.
@@ -165,10 +179,13 @@ class Sandbox:
         Raises:
             AuthenticationError: there is no API key, or the server does not know it.
             TemplateNotFoundError: there is no such template; the hint lists near names.
+            NotFoundError: there is no such snapshot.
+            FailedPreconditionError: the snapshot cannot be used on this host, or idempotency_key named other options.
             InvalidArgumentError: an option is out of its range; `field` names it.
             NotYetSupportedError: an option or policy is known, but not there yet.
             ResourceExhaustedError: the host has no room; `retry_after` says when to try again.
-            APIConnectionError: the server does not answer. The call is not repeated by itself: it may have been heard.
+            APIConnectionError: the server does not answer. Without idempotency_key the call is not repeated by
+                itself: it may have been heard.
             TypeError, ValueError: an option is wrong; nothing was sent.
         """
         call = "Sandbox.create"
@@ -179,13 +196,11 @@ class Sandbox:
         for key, value in (("template", source), ("name", name), ("user", user)):
             if value is not None:
                 body[key] = check.text(call, key, value)
-        for key, seconds in (
-            ("timeout_seconds", life),
-            ("idle_timeout_seconds", idle_timeout_seconds),
-            ("auto_delete_seconds", auto_delete_seconds),
-        ):
-            if seconds is not None:
-                body[key] = check.number(call, "timeout" if key == "timeout_seconds" else key, seconds)
+        start = check.one_of_optional(call, "snapshot", snapshot, "from_snapshot", from_snapshot)
+        if start is not None:
+            body["snapshot"] = snapshot_id(call, start)
+        limits = deadlines(call, life, on_timeout, idle_timeout_seconds, auto_delete_seconds, auto_resume)
+        body.update((key, value) for key, value in limits.items() if value is not None)
         for key, size in (("vcpu", vcpu), ("memory_mib", memory_mib), ("disk_mib", disk_mib)):
             if size is not None:
                 body[key] = check.integer_or_none(call, key, size)
@@ -195,12 +210,12 @@ class Sandbox:
         if network is not None:
             body["network"] = _policy(call, network)
         wait = _timeout(call, request_timeout)
+        request = wire.Call("POST", "/v1/sandboxes", json=body, request_timeout=wait)
+        if idempotency_key is not None:
+            request.headers["Idempotency-Key"] = check.header(call, "idempotency_key", idempotency_key)
+            request.repeatable = True
         client = client_for(call, client, api_key, base_url)
-        answer = client._json(wire.Call("POST", "/v1/sandboxes", json=body, request_timeout=wait))
-        info = SandboxInfo._from_json(answer)
-        token = answer.get("access_token")
-        if not isinstance(token, str):
-            raise APIResponseError("the server made a sandbox without an access token")
+        info, token = wire.made_sandbox(client._json(request))
         return cls._of(client, info.id, info, token)
 
     @classmethod
@@ -214,7 +229,7 @@ class Sandbox:
         request_timeout: Seconds = check.UNSET,
         client: Client | None = None,
     ) -> Self:
-        """Return a sandbox that runs already.
+        """Return a sandbox that exists already. A paused one is not woken by this.
 
         Args:
             sandbox_id: its id.
@@ -286,15 +301,9 @@ class Sandbox:
 
     @staticmethod
     def _pages(client: Client, params: _Params, wait: Seconds) -> Generator[SandboxInfo, None, None]:
-        cursor: str | None = None
-        while True:
-            page = params if cursor is None else [*params, ("cursor", cursor)]
-            answer = client._json(wire.Call("GET", "/v1/sandboxes", params=page, request_timeout=wait))
-            for item in json_list(answer, "sandboxes"):
+        with contextlib.closing(client._pages("/v1/sandboxes", params, "sandboxes", wait)) as items:
+            for item in items:
                 yield SandboxInfo._from_json(item)
-            cursor = answer.get("next_cursor")
-            if not cursor:
-                return
 
     @classmethod
     def _get_info_of(
@@ -349,7 +358,13 @@ class Sandbox:
             InvalidArgumentError: a bad entry; its field names it.
         """
         body = _policy("sandbox.update_network", network)
-        self._client._json(wire.Call("PUT", wire.sandbox_path(self._id, "network"), json=body))
+        path = wire.sandbox_path(self._id, "network")
+        self._client._json(wire.Call("PUT", path, json=body, repeatable=True))
+
+    def get_network(self) -> NetworkConfig:
+        """Return the network policy that is in force."""
+        answer = self._client._json(wire.Call("GET", wire.sandbox_path(self._id, "network")))
+        return NetworkConfig._from_json(answer)
 
     def get_network_log(
         self,
@@ -387,6 +402,27 @@ class Sandbox:
         )
         flows = tuple(NetworkFlow._from_json(item) for item in json_list(answer, "flows"))
         return NetworkLog(flows, str(answer.get("next_cursor", "")))
+
+    def network_flows(
+        self, verdict: str | None = None, *, cursor: str | None = None, follow: bool = False
+    ) -> Generator[NetworkFlow, None, None]:
+        """Iterate over the rows of the network log. Pages are asked for as the iteration goes on.
+
+        The oldest change comes first: a connection when it begins and again, under the same id, when it has ended.
+
+        Args:
+            verdict: only "allowed", "denied" or "failed". Default: all.
+            cursor: next_cursor of a page, to go on behind it. Default: from the oldest row that is kept.
+            follow: wait for more at the end, for as long as the iteration is kept up. Default: stop there.
+        """
+        waiting = 30 if check.boolean("sandbox.network_flows", "follow", follow) else None
+        while True:
+            log = self.get_network_log(verdict, cursor=cursor, limit=1000, wait=waiting)
+            for flow in log.flows:
+                yield flow
+            if not log.flows and not follow:
+                return
+            cursor = log.next_cursor
 
     def events(self, after: str | None = None) -> Iterator[Event]:
         """Iterate over what happens to the sandbox, for as long as the iteration is kept up.
