@@ -12,8 +12,11 @@ const retryPausesMs = [200, 1000] as const;
 /** Longest pause that a server's Retry-After is followed for, in milliseconds. */
 const longestPauseMs = 5000;
 
+/** Milliseconds without a byte after which a stream counts as broken: four of the server's keep-alives. */
+const silenceMs = 60_000;
+
 export interface Call {
-  method: "GET" | "POST" | "PUT" | "DELETE";
+  method: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
   /** Below the base URL, with its variable parts encoded. */
   path: string;
   query?: URLSearchParams | undefined;
@@ -81,6 +84,46 @@ export class Client {
   /** Sends a call and returns as soon as the answer's headers are there. */
   stream(call: Call): Promise<Answer> {
     return this.#send(call, false);
+  }
+
+  /** Returns a client of the same server with another credential. */
+  as(credential: string | undefined): Client {
+    return new Client(this.#connection, credential);
+  }
+
+  /**
+   * Yields the bytes of an answer that does not end by itself, whose type has to be the one that was asked for. A silence
+   * that is too long breaks its connection, and so does leaving the iteration.
+   *
+   * @param ended what it means that no more bytes come
+   */
+  async *chunks(call: Call, answer: Answer, ended: string): AsyncGenerator<Uint8Array, never, undefined> {
+    const { response, abort, release } = answer;
+    const broken = (reason: string) =>
+      connectionError(this.baseUrl, new TypeError(reason), call.unknownOutcome);
+    let silent: ReturnType<typeof setTimeout> | undefined;
+    try {
+      const type = response.headers.get("content-type") ?? "";
+      const reader = response.body?.getReader();
+      if (reader === undefined || !type.startsWith(call.headers?.["Accept"] ?? "")) {
+        throw badResponse(`${this.baseUrl} answered a request for a stream with '${type}'`, {
+          requestId: response.headers.get("x-request-id") ?? undefined,
+        });
+      }
+      for (;;) {
+        silent = setTimeout(() => abort(broken(`nothing came for ${silenceMs / 1000} s`)), silenceMs);
+        const { done, value } = await reader.read();
+        clearTimeout(silent);
+        if (done) throw broken(ended);
+        yield value;
+      }
+    } catch (error) {
+      throw this.translate(error, call);
+    } finally {
+      clearTimeout(silent);
+      abort(new Error("done")); // frees the connection of a stream that is left in its middle
+      release();
+    }
   }
 
   /**

@@ -62,6 +62,7 @@ export type {
   WriteOptions,
 } from "./file-options.js";
 export { Files } from "./files.js";
+export type { Deadlines, OnTimeout, SnapshotInfo } from "./lifecycle.js";
 export type { NetworkFlow, NetworkLog } from "./network.js";
 export type { Unpacked } from "./platform/directory.js";
 export { LocalFile, localFile } from "./platform/node.js";
@@ -71,7 +72,14 @@ export type { Output, ProcessExit, ProcessInfo, WaitOptions } from "./process.js
 export { Process, Terminal } from "./process.js";
 export type { CommandEndReason } from "./result.js";
 export { CommandExitError, CommandResult } from "./result.js";
-export type { ConnectOptions, CreateOptions, ListSandboxesOptions, NetworkConfig } from "./sandbox.js";
+export type {
+  ConnectOptions,
+  CreateOptions,
+  ListSandboxesOptions,
+  ListSnapshotsOptions,
+  NetworkConfig,
+  OperationOptions,
+} from "./sandbox.js";
 export { Sandbox } from "./sandbox.js";
 export type { TerminalOptions } from "./terminals.js";
 export { Terminals } from "./terminals.js";

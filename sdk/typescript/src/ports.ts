@@ -1,7 +1,6 @@
 /** What listens in a sandbox, what it uses, and what happens to it. */
 
 import type { Client } from "./client.js";
-import { connectionError } from "./client.js";
 import { APIConnectionError, badResponse, errorFromBody, UnavailableError } from "./errors.js";
 import { checkOptions, optionalInteger } from "./options.js";
 import { EventParser } from "./sse.js";
@@ -9,8 +8,6 @@ import { isRecord, record, type Wire } from "./wire.js";
 
 /** How often, one after the other without an event, a stream of events that broke is joined again. */
 const rejoins = 12;
-
-const silenceMs = 60_000;
 
 /** A port of a sandbox on which something listens, or that was made public. */
 export interface PortInfo {
@@ -198,43 +195,25 @@ async function* joined(
   if (after !== undefined) headers["Last-Event-ID"] = after;
   const call = { method: "GET" as const, path, headers, idempotent: false, signal, unknownOutcome: "" };
   const answer = await client.stream(call);
-  let silent: ReturnType<typeof setTimeout> | undefined;
-  try {
-    const reader = answer.response.body?.getReader();
-    const parser = new EventParser();
-    for (;;) {
-      silent = setTimeout(() => {
-        answer.abort(
-          connectionError(client.baseUrl, new TypeError(`nothing came for ${silenceMs / 1000} s`)),
-        );
-      }, silenceMs);
-      const { done, value } = (await reader?.read()) ?? { done: true, value: undefined };
-      clearTimeout(silent);
-      if (done) throw connectionError(client.baseUrl, new TypeError("the stream of events ended"));
-      for (const event of parser.push(value)) {
-        let wire: unknown;
-        try {
-          wire = JSON.parse(event.data);
-        } catch {
-          // Said below.
-        }
-        if (!isRecord(wire)) throw badResponse("the server sent an event that is not JSON");
-        if (event.event === "error")
-          throw errorFromBody(wire) ?? badResponse("the server sent an unreadable error");
-        yield {
-          id: text(wire, "id") ?? "",
-          at: new Date(text(wire, "at") ?? ""),
-          type: text(wire, "type") ?? "",
-          sandboxId: text(wire, "sandbox_id"),
-          data: isRecord(wire["data"]) ? wire["data"] : {},
-        };
+  const parser = new EventParser();
+  for await (const chunk of client.chunks(call, answer, "the stream of events ended")) {
+    for (const event of parser.push(chunk)) {
+      let wire: unknown;
+      try {
+        wire = JSON.parse(event.data);
+      } catch {
+        // Said below.
       }
+      if (!isRecord(wire)) throw badResponse("the server sent an event that is not JSON");
+      if (event.event === "error")
+        throw errorFromBody(wire) ?? badResponse("the server sent an unreadable error");
+      yield {
+        id: text(wire, "id") ?? "",
+        at: new Date(text(wire, "at") ?? ""),
+        type: text(wire, "type") ?? "",
+        sandboxId: text(wire, "sandbox_id"),
+        data: isRecord(wire["data"]) ? wire["data"] : {},
+      };
     }
-  } catch (error) {
-    throw client.translate(error, call);
-  } finally {
-    clearTimeout(silent);
-    answer.abort(new Error("done"));
-    answer.release();
   }
 }

@@ -2,7 +2,7 @@
 
 import { type Bytes, decodeUtf8, Tail } from "./bytes.js";
 import type { Call, Client } from "./client.js";
-import { connectionError, sleep } from "./client.js";
+import { sleep } from "./client.js";
 import { asyncDispose } from "./dispose.js";
 import {
   APIConnectionError,
@@ -28,9 +28,6 @@ import { isRecord, record } from "./wire.js";
 
 /** How often, one after the other without any progress, a stream that broke is joined again: about half a minute. */
 const rejoins = 12;
-
-/** Milliseconds without a byte after which a stream counts as broken: four of the server's keep-alives. */
-const silenceMs = 60_000;
 
 const defaultOutputLimitBytes = 10 * 1024 * 1024;
 
@@ -382,63 +379,35 @@ export class Process implements AsyncDisposable, AsyncIterable<Output> {
     };
     const answer = await this.#client.stream(call);
     const requestId = answer.response.headers.get("x-request-id") ?? undefined;
-    let silent: ReturnType<typeof setTimeout> | undefined;
-    try {
-      const type = answer.response.headers.get("content-type") ?? "";
-      if (answer.response.body === null || !type.startsWith(streamType)) {
-        throw badResponse(`${this.#client.baseUrl} answered a request for output with '${type}'`, {
-          requestId,
-        });
-      }
-      const reader = answer.response.body.getReader();
-      const parser = new FrameParser();
-      let lost = 0;
-      for (;;) {
-        silent = setTimeout(() => {
-          const reason = new TypeError(`nothing came for ${silenceMs / 1000} s`);
-          answer.abort(connectionError(this.#client.baseUrl, reason, call.unknownOutcome));
-        }, silenceMs);
-        const { done, value } = await reader.read();
-        clearTimeout(silent);
-        if (done)
-          throw connectionError(
-            this.#client.baseUrl,
-            new TypeError("the stream ended early"),
-            call.unknownOutcome,
-          );
-        for (const frame of parser.push(value)) {
-          switch (frame.kind) {
-            case frameKind.position:
-              this.#position = frameNumber(frame);
-              break;
-            case frameKind.lost:
-              lost += frameNumber(frame);
-              this.#lost += frameNumber(frame);
-              break;
-            case frameKind.stdout:
-            case frameKind.stderr: {
-              const piece = this.#piece(frame, lost);
-              lost = 0;
-              yield piece;
-              break;
-            }
-            case frameKind.exit:
-              this.#result = commandResult(frameJson(frame), { stdout: "", stderr: "" });
-              return;
-            case frameKind.error:
-              throw (
-                errorFromBody(frameJson(frame), { requestId }) ??
-                badResponse("the server sent an error that cannot be read")
-              );
+    const parser = new FrameParser();
+    let lost = 0;
+    for await (const chunk of this.#client.chunks(call, answer, "the stream ended early")) {
+      for (const frame of parser.push(chunk)) {
+        switch (frame.kind) {
+          case frameKind.position:
+            this.#position = frameNumber(frame);
+            break;
+          case frameKind.lost:
+            lost += frameNumber(frame);
+            this.#lost += frameNumber(frame);
+            break;
+          case frameKind.stdout:
+          case frameKind.stderr: {
+            const piece = this.#piece(frame, lost);
+            lost = 0;
+            yield piece;
+            break;
           }
+          case frameKind.exit:
+            this.#result = commandResult(frameJson(frame), { stdout: "", stderr: "" });
+            return;
+          case frameKind.error:
+            throw (
+              errorFromBody(frameJson(frame), { requestId }) ??
+              badResponse("the server sent an error that cannot be read")
+            );
         }
       }
-    } catch (error) {
-      throw this.#client.translate(error, call);
-    } finally {
-      clearTimeout(silent);
-      answer.abort(new Error("done")); // frees the connection of a stream that is left in its middle
-      answer.release();
     }
   }
 

@@ -4,7 +4,16 @@ import { type ConnectionOptions, checkCredential, connectionOptions, resolveConn
 import { asyncDispose } from "./dispose.js";
 import { AuthenticationError, NotFoundError, SandboxEndedError } from "./errors.js";
 import { Files } from "./files.js";
-import { type NetworkLog, networkLog } from "./network.js";
+import {
+  type Deadlines,
+  deadlineFields,
+  deadlineOptions,
+  type SnapshotInfo,
+  snapshotId,
+  snapshotInfo,
+  snapshotPath,
+} from "./lifecycle.js";
+import { type NetworkFlow, type NetworkLog, networkLog } from "./network.js";
 import {
   checkOptions,
   either,
@@ -18,7 +27,7 @@ import {
 } from "./options.js";
 import { events, type Metrics, metrics, Ports, type SandboxEvent } from "./ports.js";
 import { Terminals } from "./terminals.js";
-import { record, type SandboxInfo, sandboxInfo } from "./wire.js";
+import { type NetworkInfo, networkInfo, record, type SandboxInfo, sandboxInfo } from "./wire.js";
 
 /**
  * What may leave a sandbox. Without any entry the public internet can be reached. An entry is an address, a network,
@@ -34,19 +43,17 @@ export interface NetworkConfig {
 }
 
 /** Options of {@link Sandbox.create}. */
-export interface CreateOptions extends ConnectionOptions {
+export interface CreateOptions extends ConnectionOptions, Deadlines {
   /** Name of the template. Default `"code-interpreter"`. */
   template?: string | undefined;
   /** The same as `template`. */
   fromTemplate?: string | undefined;
   /** A name to recognise it by, up to 128 bytes; need not be unique. Default: made by the server. */
   name?: string | undefined;
-  /** Life limit in seconds from creation, above 0: the sandbox ends then whatever happens. Default null: none. */
-  timeout?: number | null | undefined;
-  /** The same as `timeout`. */
-  timeoutSeconds?: number | null | undefined;
-  /** The same in milliseconds. */
-  timeoutMs?: number | null | undefined;
+  /** A snapshot to start from, or its id, in place of a template. The size is the snapshot's. */
+  snapshot?: string | SnapshotInfo | undefined;
+  /** The same as `snapshot`. */
+  fromSnapshot?: string | SnapshotInfo | undefined;
   /** Environment variables of every command. */
   env?: Record<string, string> | undefined;
   /** The same as `env`. */
@@ -61,21 +68,22 @@ export interface CreateOptions extends ConnectionOptions {
   memoryMib?: number | undefined;
   /** Disk in MiB that can be written, 16 or more. Default 8192; the operator sets the most. */
   diskMib?: number | undefined;
-  /** What may leave the sandbox. Default: nothing. */
+  /** What may leave the sandbox. Default: what goes to the public internet. */
   network?: NetworkConfig | undefined;
-  /** Seconds without activity after which it pauses. Refused by the server until it can. */
-  idleTimeoutSeconds?: number | null | undefined;
-  /** Seconds that it stays paused before it is deleted. Refused by the server until it can. */
-  autoDeleteSeconds?: number | null | undefined;
+  /**
+   * A name for this call, at most 255 printable characters of ASCII. Another create of the same name and options makes
+   * nothing and gives the sandbox of the first one; so the call is sent again by itself when the connection breaks.
+   */
+  idempotencyKey?: string | undefined;
 }
 
 const createOptions = [
   "template",
   "fromTemplate",
+  "snapshot",
+  "fromSnapshot",
   "name",
-  "timeout",
-  "timeoutSeconds",
-  "timeoutMs",
+  ...deadlineOptions,
   "env",
   "envs",
   "metadata",
@@ -84,10 +92,26 @@ const createOptions = [
   "memoryMib",
   "diskMib",
   "network",
-  "idleTimeoutSeconds",
-  "autoDeleteSeconds",
+  "idempotencyKey",
   ...connectionOptions,
 ] as const;
+
+/** How long pausing and the like may take, which write all of a sandbox's memory. */
+const operationTimeoutMs = 300_000;
+
+/** Options of what works on a sandbox as a whole. */
+export interface OperationOptions {
+  /** Seconds in which the server has to answer. Default 300; null means no limit. */
+  requestTimeout?: number | null | undefined;
+  /** The same as `requestTimeout`. */
+  requestTimeoutSeconds?: number | null | undefined;
+  /** The same in milliseconds. */
+  requestTimeoutMs?: number | null | undefined;
+  /** Aborts this call. It rejects with the signal's reason; whether it had its effect is then not known. */
+  signal?: AbortSignal | undefined;
+}
+
+const operationOptions = ["requestTimeout", "requestTimeoutSeconds", "requestTimeoutMs", "signal"] as const;
 
 /** Options of {@link Sandbox.connect}. */
 export interface ConnectOptions extends ConnectionOptions {
@@ -106,6 +130,12 @@ export interface ListSandboxesOptions extends ConnectionOptions {
   state?: string | string[] | undefined;
   /** How many are asked for at a time, 1 to 1000. Default 100. It does not limit how many come. */
   pageSize?: number | undefined;
+}
+
+/** Options of {@link Sandbox.listSnapshots}. */
+export interface ListSnapshotsOptions extends ConnectionOptions {
+  /** Only those of this sandbox, which may have ended. */
+  sandboxId?: string | undefined;
 }
 
 // Passed by connect and create alone: the constructor is not for callers.
@@ -181,6 +211,9 @@ export class Sandbox implements AsyncDisposable {
    * @throws TypeError when an option is unknown, said twice or of the wrong type; nothing was sent then
    * @throws {@link AuthenticationError} when there is no API key or a wrong one
    * @throws {@link TemplateNotFoundError} when there is no such template
+   * @throws {@link NotFoundError} when there is no such snapshot
+   * @throws {@link FailedPreconditionError} when the snapshot cannot be used on this host, or `idempotencyKey` named other
+   * options
    * @throws {@link InvalidArgumentError} when a value is out of range
    * @throws {@link NotYetSupportedError} when a policy asks for a network, or an option waits for a later version
    * @throws {@link ResourceExhaustedError} when the host has no room
@@ -193,10 +226,12 @@ export class Sandbox implements AsyncDisposable {
     if (template !== undefined && typeof template !== "string") {
       throw new TypeError(`${where}: 'template' must be a string`);
     }
+    const start = either(where, given, ["snapshot", "fromSnapshot"]);
     const json = {
       template,
       name: optionalString(where, given, "name"),
-      timeout_seconds: seconds(where, given, "timeout"),
+      ...deadlineFields(where, given),
+      snapshot: start === undefined ? undefined : snapshotId(where, start),
       env: optionalStringMap(where, "env", either(where, given, ["env", "envs"])),
       metadata: optionalStringMap(where, "metadata", given["metadata"]),
       user: optionalString(where, given, "user"),
@@ -204,9 +239,11 @@ export class Sandbox implements AsyncDisposable {
       memory_mib: optionalInteger(where, given, "memoryMib"),
       disk_mib: optionalInteger(where, given, "diskMib"),
       network: networkField(where, given["network"]),
-      idle_timeout_seconds: optionalSeconds(where, given, "idleTimeoutSeconds"),
-      auto_delete_seconds: optionalSeconds(where, given, "autoDeleteSeconds"),
     };
+    const key = optionalString(where, given, "idempotencyKey");
+    if (key !== undefined && !/^[\x20-\x7e]+$/.test(key)) {
+      throw new TypeError(`${where}: 'idempotencyKey' must be printable characters of ASCII`);
+    }
     const connection = resolveConnection(where, given);
     const control = new Client(connection, connection.apiKey);
     const wire = record(
@@ -214,21 +251,19 @@ export class Sandbox implements AsyncDisposable {
         method: "POST",
         path: "/v1/sandboxes",
         json,
-        idempotent: false,
+        headers: key === undefined ? undefined : { "Idempotency-Key": key },
+        idempotent: key !== undefined,
         signal: connection.signal,
         unknownOutcome: "whether a sandbox was made is unknown",
       }),
       "a sandbox",
     );
-    const { id, name } = sandboxInfo(wire);
-    const accessToken = typeof wire["access_token"] === "string" ? wire["access_token"] : undefined;
-    const data = new Client(connection, accessToken ?? connection.apiKey);
-    return new Sandbox(internal, { id: checkId(where, id), name, control, data, accessToken });
+    return made(where, control, wire);
   }
 
   /**
    * Connects to a sandbox that exists. It is asked for, so that an unknown id rejects here; with an access token
-   * nothing is sent.
+   * nothing is sent. A paused one is not woken by this.
    *
    * @throws {@link NotFoundError} when there is no such sandbox
    * @throws {@link SandboxEndedError} when it has ended
@@ -281,7 +316,8 @@ export class Sandbox implements AsyncDisposable {
     const pageSize = optionalInteger(where, given, "pageSize");
     if (pageSize !== undefined) query.set("limit", String(pageSize));
     const connection = resolveConnection(where, given);
-    return listPages(new Client(connection, connection.apiKey), query, connection.signal);
+    const client = new Client(connection, connection.apiKey);
+    return pages(client, "/v1/sandboxes", "sandboxes", query, sandboxInfo, connection.signal);
   }
 
   /**
@@ -306,9 +342,171 @@ export class Sandbox implements AsyncDisposable {
     await kill(new Client(connection, connection.apiKey), checkId(where, id), connection.signal);
   }
 
+  /** Lists snapshots, newest first. Pages are asked for as they are needed. */
+  static listSnapshots(options?: ListSnapshotsOptions): AsyncIterableIterator<SnapshotInfo> {
+    const where = "Sandbox.listSnapshots";
+    const given = checkOptions(where, options, ["sandboxId", ...connectionOptions]);
+    const id = optionalString(where, given, "sandboxId");
+    const connection = resolveConnection(where, given);
+    return snapshots(new Client(connection, connection.apiKey), id, connection.signal);
+  }
+
+  /**
+   * Describes a snapshot.
+   *
+   * @throws {@link NotFoundError} when there is no such snapshot
+   */
+  static async getSnapshot(snapshot: string, options?: ConnectionOptions): Promise<SnapshotInfo> {
+    const where = "Sandbox.getSnapshot";
+    const path = snapshotPath(where, snapshot);
+    const connection = resolveConnection(where, checkOptions(where, options, connectionOptions));
+    const client = new Client(connection, connection.apiKey);
+    return snapshotInfo(
+      await client.json({ method: "GET", path, idempotent: true, signal: connection.signal }),
+    );
+  }
+
+  /**
+   * Deletes a snapshot. Sandboxes that started from it go on.
+   *
+   * @throws {@link NotFoundError} when there is no such snapshot
+   */
+  static async deleteSnapshot(snapshot: string | SnapshotInfo, options?: ConnectionOptions): Promise<void> {
+    const where = "Sandbox.deleteSnapshot";
+    const path = snapshotPath(where, snapshot);
+    const connection = resolveConnection(where, checkOptions(where, options, connectionOptions));
+    // Not sent again by itself: the second one would not find what the first one deleted.
+    await new Client(connection, connection.apiKey).json({
+      method: "DELETE",
+      path,
+      idempotent: false,
+      signal: connection.signal,
+    });
+  }
+
   /** Describes this sandbox as it is now, also after its end. */
   async getInfo(): Promise<SandboxInfo> {
     return getInfo(this.#controlClient(), this.id, undefined);
+  }
+
+  /**
+   * Saves its memory and written disk and takes it off the host. One that is paused is a success as well.
+   *
+   * What runs in it goes on after {@link Sandbox.resume}. Whoever follows a command gets {@link SandboxPausedError}, and
+   * can go on reading where that was: iterate over the same process again, or `commands.connect` to it. With `autoResume`
+   * the next command, file call or port request wakes the sandbox by itself.
+   *
+   * @throws {@link ResourceExhaustedError} when there is no room for what is saved; the sandbox runs on
+   */
+  async pause(options?: OperationOptions): Promise<SandboxInfo> {
+    return sandboxInfo(await this.#operate("pause", {}, options, true));
+  }
+
+  /**
+   * Brings a paused sandbox back as it was, with its id and token. One that runs is a success as well.
+   *
+   * @throws {@link ResourceExhaustedError} when the host has no room; it is still paused
+   * @throws {@link FailedPreconditionError} when what was saved cannot be used on this host; the hint says what to do
+   */
+  async resume(options?: OperationOptions): Promise<SandboxInfo> {
+    return sandboxInfo(await this.#operate("resume", {}, options, true));
+  }
+
+  /**
+   * Makes it what it was in a snapshot of the same template and size; what it was until now is lost. It keeps its id,
+   * token, name and environment.
+   *
+   * @throws {@link NotFoundError} when there is no such snapshot
+   * @throws {@link FailedPreconditionError} when it cannot be used for this sandbox or on this host
+   */
+  async restore(snapshot: string | SnapshotInfo, options?: OperationOptions): Promise<SandboxInfo> {
+    const id = snapshotId("sandbox.restore", snapshot);
+    return sandboxInfo(await this.#operate("restore", { snapshot: id }, options, false));
+  }
+
+  /**
+   * Copies it, with what runs in it; it goes on itself. The copies have its memory, files, environment, metadata and
+   * deadlines, and ids and tokens of their own. All or none are made. They do not end with this one.
+   *
+   * @param count how many copies, 1 to 100
+   * @throws {@link ResourceExhaustedError} when the host has no room for all of them
+   */
+  async fork(count = 1, options?: OperationOptions): Promise<Sandbox[]> {
+    const where = "sandbox.fork";
+    if (!Number.isSafeInteger(count)) throw new TypeError(`${where}: the count must be an integer`);
+    const answer = record(await this.#operate("fork", { count }, options, false), "a list of sandboxes");
+    const list = Array.isArray(answer["sandboxes"]) ? answer["sandboxes"] : [];
+    return list.map((wire) => made(where, this.#controlClient(), wire));
+  }
+
+  /**
+   * Keeps its memory and written disk of this instant. It goes on; a paused one is not woken.
+   *
+   * The snapshot outlives the sandbox. Any number of sandboxes can start from it, and this one can go back to it with
+   * {@link Sandbox.restore}. What starts from it gets none of this sandbox's `env`, but all that is in the memory and the
+   * files of its programs.
+   *
+   * @param name what it is for, at most 128 bytes; need not be unique
+   * @throws {@link ResourceExhaustedError} when there is no room for it; the sandbox runs on
+   */
+  async snapshot(name?: string, options?: OperationOptions): Promise<SnapshotInfo> {
+    const where = "sandbox.snapshot";
+    return snapshotInfo(
+      await this.#operate("snapshot", { name: optionalString(where, { name }, "name") }, options, false),
+    );
+  }
+
+  /** The same as {@link Sandbox.snapshot}. */
+  async createSnapshot(name?: string, options?: OperationOptions): Promise<SnapshotInfo> {
+    return this.snapshot(name, options);
+  }
+
+  /** Lists this sandbox's snapshots, newest first. */
+  listSnapshots(): AsyncIterableIterator<SnapshotInfo> {
+    return snapshots(this.#controlClient(), this.id, undefined);
+  }
+
+  /**
+   * Changes its deadlines, in whatever state it is. What is left out stays; a new `timeout` counts from now.
+   *
+   * @returns the sandbox as it is now: `expiresAt`, `idleAt` and `deleteAt` are the instants that these lead to
+   * @throws {@link InvalidArgumentError} when a value is out of range
+   */
+  async update(deadlines: Deadlines): Promise<SandboxInfo> {
+    const where = "sandbox.update";
+    const json = deadlineFields(where, checkOptions(where, deadlines, deadlineOptions));
+    const path = sandboxPath(this.id);
+    return sandboxInfo(await this.#controlClient().json({ method: "PATCH", path, json, idempotent: true }));
+  }
+
+  /** Lets it run for so many seconds from now, more or less than before; null: no limit. The same as `update({ timeout })`. */
+  async setTimeout(timeout: number | null): Promise<SandboxInfo> {
+    return this.update({ timeout });
+  }
+
+  async #operate(
+    what: "pause" | "resume" | "restore" | "fork" | "snapshot",
+    json: Record<string, unknown>,
+    options: OperationOptions | undefined,
+    idempotent: boolean,
+  ): Promise<unknown> {
+    const where = `sandbox.${what}`;
+    const given = checkOptions(where, options, operationOptions);
+    const limit = seconds(where, given, "requestTimeout");
+    return this.#controlClient().json({
+      method: "POST",
+      path: `${sandboxPath(this.id)}/${what === "snapshot" ? "snapshots" : what}`,
+      json,
+      idempotent,
+      signal: optionalSignal(where, given),
+      timeoutMs: limit === undefined ? operationTimeoutMs : limit === null ? null : limit * 1000,
+    });
+  }
+
+  /** Gives the network policy that is in force. */
+  async getNetwork(): Promise<NetworkInfo> {
+    const path = `${sandboxPath(this.id)}/network`;
+    return networkInfo(record(await this.#data.json({ method: "GET", path, idempotent: true }), "a policy"));
   }
 
   /**
@@ -328,21 +526,72 @@ export class Sandbox implements AsyncDisposable {
    * connection when it begins and again, under the same id, when it has ended. The newest 1000 rows are kept.
    *
    * @param options verdict: `"allowed"`, `"denied"` or `"failed"`; cursor: `nextCursor` of the page before; limit: 1 to
-   *   1000, 100 by default
+   *   1000, 100 by default; wait: whole seconds to wait for the first row, at most 60, not at all by default
    */
   async getNetworkLog(options?: {
     verdict?: string | undefined;
     cursor?: string | undefined;
     limit?: number | undefined;
+    wait?: number | undefined;
   }): Promise<NetworkLog> {
-    const given = checkOptions("sandbox.getNetworkLog", options, ["verdict", "cursor", "limit"]);
+    const where = "sandbox.getNetworkLog";
+    return this.#networkLog(where, checkOptions(where, options, ["verdict", "cursor", "limit", "wait"]));
+  }
+
+  async #networkLog(
+    where: string,
+    given: Readonly<Record<string, unknown>>,
+    signal?: AbortSignal,
+  ): Promise<NetworkLog> {
     const query = new URLSearchParams();
-    for (const name of ["verdict", "cursor", "limit"]) {
-      const value = given[name];
-      if (value !== undefined) query.set(name, String(value));
+    for (const name of ["verdict", "cursor"]) {
+      const value = optionalString(where, given, name);
+      if (value !== undefined) query.set(name, value);
     }
+    const limit = optionalInteger(where, given, "limit");
+    if (limit !== undefined) query.set("limit", String(limit));
+    const wait = optionalInteger(where, given, "wait");
+    if (wait !== undefined) query.set("wait_seconds", String(wait));
     const path = `${sandboxPath(this.id)}/network/log`;
-    return networkLog(await this.#data.json({ method: "GET", path, query, idempotent: true }));
+    const timeoutMs = wait === undefined ? undefined : 60_000 + wait * 1000;
+    return networkLog(
+      await this.#data.json({ method: "GET", path, query, idempotent: true, signal, timeoutMs }),
+    );
+  }
+
+  /**
+   * Gives the rows of the network log one after the other, as {@link Sandbox.getNetworkLog} does page by page.
+   *
+   * @param options verdict, cursor: the same; follow: wait for more at the end, for as long as it is iterated over;
+   *   signal: ends the iteration, which rejects with the signal's reason
+   */
+  networkFlows(options?: {
+    verdict?: string | undefined;
+    cursor?: string | undefined;
+    follow?: boolean | undefined;
+    signal?: AbortSignal | undefined;
+  }): AsyncGenerator<NetworkFlow, void, undefined> {
+    const where = "sandbox.networkFlows";
+    const given = checkOptions(where, options, ["verdict", "cursor", "follow", "signal"]);
+    const follow = optionalBoolean(where, given, "follow") ?? false;
+    const signal = optionalSignal(where, given);
+    const page: Record<string, unknown> = { verdict: given["verdict"], cursor: given["cursor"], limit: 1000 };
+    if (follow) page["wait"] = 30;
+    return this.#flows(where, page, follow, signal);
+  }
+
+  async *#flows(
+    where: string,
+    page: Record<string, unknown>,
+    follow: boolean,
+    signal: AbortSignal | undefined,
+  ): AsyncGenerator<NetworkFlow, void, undefined> {
+    for (;;) {
+      const { flows, nextCursor } = await this.#networkLog(where, page, signal);
+      yield* flows;
+      if (flows.length === 0 && !follow) return;
+      page["cursor"] = nextCursor;
+    }
   }
 
   /** Gives what the sandbox uses now: processor, memory, disk, network. */
@@ -439,17 +688,39 @@ async function kill(client: Client, id: string, signal: AbortSignal | undefined)
   await client.json({ method: "DELETE", path: sandboxPath(id), idempotent: true, signal });
 }
 
-async function* listPages(
+/** Makes a handle of a sandbox that the server made, which its own token opens. */
+function made(where: string, control: Client, value: unknown): Sandbox {
+  const wire = record(value, "a sandbox");
+  const { id, name } = sandboxInfo(wire);
+  const accessToken = typeof wire["access_token"] === "string" ? wire["access_token"] : undefined;
+  const data = accessToken === undefined ? control : control.as(accessToken);
+  return new Sandbox(internal, { id: checkId(where, id), name, control, data, accessToken });
+}
+
+function snapshots(
   client: Client,
-  query: URLSearchParams,
+  sandboxId: string | undefined,
   signal: AbortSignal | undefined,
-): AsyncGenerator<SandboxInfo, void, undefined> {
+): AsyncGenerator<SnapshotInfo, void, undefined> {
+  const query = new URLSearchParams(sandboxId === undefined ? {} : { sandbox_id: sandboxId });
+  return pages(client, "/v1/snapshots", "snapshots", query, snapshotInfo, signal);
+}
+
+/** Yields what a list holds under a name, page after page. */
+async function* pages<T>(
+  client: Client,
+  path: string,
+  name: string,
+  query: URLSearchParams,
+  read: (wire: unknown) => T,
+  signal: AbortSignal | undefined,
+): AsyncGenerator<T, void, undefined> {
   for (;;) {
     const page = record(
-      await client.json({ method: "GET", path: "/v1/sandboxes", query, idempotent: true, signal }),
-      "a list of sandboxes",
+      await client.json({ method: "GET", path, query, idempotent: true, signal }),
+      `a list of ${name}`,
     );
-    for (const wire of Array.isArray(page["sandboxes"]) ? page["sandboxes"] : []) yield sandboxInfo(wire);
+    for (const wire of Array.isArray(page[name]) ? page[name] : []) yield read(wire);
     const cursor = page["next_cursor"];
     if (typeof cursor !== "string" || cursor === "") return;
     query.set("cursor", cursor);
@@ -465,15 +736,4 @@ function networkField(where: string, network: unknown): Record<string, unknown> 
     deny_out: optionalStrings(at, given, "denyOut"),
     allow_internet_access: optionalBoolean(at, given, "allowInternetAccess"),
   };
-}
-
-function optionalSeconds(
-  where: string,
-  options: Readonly<Record<string, unknown>>,
-  name: string,
-): number | null | undefined {
-  const value = options[name];
-  if (value === undefined || value === null || (typeof value === "number" && Number.isFinite(value)))
-    return value;
-  throw new TypeError(`${where}: '${name}' must be a finite number of seconds or null`);
 }

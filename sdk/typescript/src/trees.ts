@@ -1,7 +1,6 @@
 /** What can be done with files beyond reading and writing them one by one. */
 
 import type { Client } from "./client.js";
-import { connectionError } from "./client.js";
 import { asyncDispose } from "./dispose.js";
 import { badResponse, errorFromBody } from "./errors.js";
 import { type FileOptions, type FilePath, modeDigits, pathField, pathText } from "./file-options.js";
@@ -23,8 +22,6 @@ type Given = Readonly<Record<string, unknown>>;
 
 /** How much {@link Files.downloadDir} writes unless it is told otherwise. */
 const defaultMaxBytes = 16 * 1024 ** 3;
-
-const silenceMs = 60_000;
 
 /** Something that happened to a watched file or directory. */
 export interface FileChange {
@@ -383,39 +380,21 @@ export class Trees {
     const path = `${this.path}/watch`;
     const call = { method: "GET" as const, path, query, headers, idempotent: true, signal, unknownOutcome };
     const answer = await this.client.stream(call);
-    let silent: ReturnType<typeof setTimeout> | undefined;
-    try {
-      const reader = answer.response.body?.getReader();
-      const parser = new EventParser();
-      for (;;) {
-        silent = setTimeout(() => {
-          const reason = new TypeError(`nothing came for ${silenceMs / 1000} s`);
-          answer.abort(connectionError(this.client.baseUrl, reason, unknownOutcome));
-        }, silenceMs);
-        const { done, value } = (await reader?.read()) ?? { done: true, value: undefined };
-        clearTimeout(silent);
-        if (done)
-          throw connectionError(this.client.baseUrl, new TypeError("the watch ended"), unknownOutcome);
-        for (const { event, data } of parser.push(value)) {
-          if (event === "ready") yield undefined;
-          else if (event === "change") yield fileChange(data);
-          else if (event === "overflow") yield { type: "overflow", path: watched, isDir: false, cookie: 0 };
-          else if (event === "gone") {
-            yield { type: "gone", path: watched, isDir: false, cookie: 0 };
-            return;
-          } else if (event === "error") {
-            throw (
-              errorFromBody(JSON.parse(data)) ?? badResponse("the server sent an error that cannot be read")
-            );
-          }
+    const parser = new EventParser();
+    for await (const chunk of this.client.chunks(call, answer, "the watch ended")) {
+      for (const { event, data } of parser.push(chunk)) {
+        if (event === "ready") yield undefined;
+        else if (event === "change") yield fileChange(data);
+        else if (event === "overflow") yield { type: "overflow", path: watched, isDir: false, cookie: 0 };
+        else if (event === "gone") {
+          yield { type: "gone", path: watched, isDir: false, cookie: 0 };
+          return;
+        } else if (event === "error") {
+          throw (
+            errorFromBody(JSON.parse(data)) ?? badResponse("the server sent an error that cannot be read")
+          );
         }
       }
-    } catch (error) {
-      throw this.client.translate(error, call);
-    } finally {
-      clearTimeout(silent);
-      answer.abort(new Error("done"));
-      answer.release();
     }
   }
 

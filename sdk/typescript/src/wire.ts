@@ -58,13 +58,37 @@ export interface SandboxInfo {
   createdAt: Date;
   startedAt: Date | null;
   endedAt: Date | null;
-  /** When its life limit ends it; null: never. */
+  /** When its running period ends, and `onTimeout` happens; null without a limit, and while it is paused. */
   expiresAt: Date | null;
+  /** Since when it is paused; null: it is not. */
+  pausedAt: Date | null;
+  /** When `onTimeout` happens if nobody uses it until then; null: never. */
+  idleAt: Date | null;
+  /** When it is deleted, being paused; null: never. */
+  deleteAt: Date | null;
+  /** How long a running period may be; null: for ever. */
+  timeoutSeconds: number | null;
+  onTimeout: "kill" | "pause" | (string & {});
+  /** For how long nobody may use it; null: for ever. */
+  idleTimeoutSeconds: number | null;
+  /** How long it may be paused; null: for ever. */
+  autoDeleteSeconds: number | null;
+  /** Whether a call on the paused sandbox wakes it. */
+  autoResume: boolean;
+}
+
+export function networkInfo(value: unknown): NetworkInfo {
+  const wire = isRecord(value) ? value : {};
+  const allow = wire["allow_internet_access"];
+  return {
+    allowOut: strings(wire["allow_out"]),
+    denyOut: strings(wire["deny_out"]),
+    allowInternetAccess: typeof allow === "boolean" ? allow : null,
+  };
 }
 
 export function sandboxInfo(value: unknown): SandboxInfo {
   const wire = record(value, "a sandbox");
-  const network = isRecord(wire["network"]) ? wire["network"] : {};
   return {
     id: string(wire["id"]),
     name: string(wire["name"]),
@@ -78,16 +102,19 @@ export function sandboxInfo(value: unknown): SandboxInfo {
     metadata: { ...(isRecord(wire["metadata"]) ? (wire["metadata"] as Record<string, string>) : {}) },
     user: string(wire["user"]),
     workDir: string(wire["work_dir"]),
-    network: {
-      allowOut: strings(network["allow_out"]),
-      denyOut: strings(network["deny_out"]),
-      allowInternetAccess:
-        typeof network["allow_internet_access"] === "boolean" ? network["allow_internet_access"] : null,
-    },
+    network: networkInfo(wire["network"]),
     createdAt: new Date(string(wire["created_at"])),
     startedAt: dateOrNull(wire["started_at"]),
     endedAt: dateOrNull(wire["ended_at"]),
     expiresAt: dateOrNull(wire["expires_at"]),
+    pausedAt: dateOrNull(wire["paused_at"]),
+    idleAt: dateOrNull(wire["idle_at"]),
+    deleteAt: dateOrNull(wire["delete_at"]),
+    timeoutSeconds: numberOrNull(wire["timeout_seconds"]),
+    onTimeout: string(wire["on_timeout"]) || "kill",
+    idleTimeoutSeconds: numberOrNull(wire["idle_timeout_seconds"]),
+    autoDeleteSeconds: numberOrNull(wire["auto_delete_seconds"]),
+    autoResume: wire["auto_resume"] !== false,
   };
 }
 
@@ -141,12 +168,16 @@ export function fileInfo(value: unknown): FileInfo {
   return info;
 }
 
-function string(value: unknown): string {
+export function string(value: unknown): string {
   return typeof value === "string" ? value : "";
 }
 
 function stringOrNull(value: unknown): string | null {
   return typeof value === "string" ? value : null;
+}
+
+function numberOrNull(value: unknown): number | null {
+  return typeof value === "number" ? value : null;
 }
 
 function strings(value: unknown): string[] {

@@ -148,9 +148,14 @@ describe("Sandbox.create", () => {
   });
 
   test("what waits for a later server is refused by it, by name", async () => {
+    const field = "idle_timeout_seconds";
+    server().intercept = (_, response) => {
+      sendError(response, 400, "not_yet_supported", `${field} is not supported yet`, { field });
+      return true;
+    };
     await assert.rejects(Sandbox.create({ ...options(), idleTimeoutSeconds: 60 }), (error: unknown) => {
       assert.ok(error instanceof NotYetSupportedError);
-      assert.equal(error.field, "idle_timeout_seconds");
+      assert.equal(error.field, field);
       return true;
     });
   });
@@ -410,6 +415,14 @@ describe("a sandbox's life", () => {
       startedAt: new Date("2026-11-30T20:00:00.200Z"),
       endedAt: null,
       expiresAt: null,
+      pausedAt: null,
+      idleAt: null,
+      deleteAt: null,
+      timeoutSeconds: null,
+      onTimeout: "kill",
+      idleTimeoutSeconds: null,
+      autoDeleteSeconds: null,
+      autoResume: true,
     });
   });
 

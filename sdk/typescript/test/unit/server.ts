@@ -170,13 +170,8 @@ export class FakeServer {
 
   #create(seen: Seen, response: ServerResponse): void {
     const known =
-      "name template vcpu memory_mib disk_mib env metadata user timeout_seconds network idle_timeout_seconds auto_delete_seconds";
+      "name template snapshot vcpu memory_mib disk_mib env metadata user network timeout_seconds on_timeout idle_timeout_seconds auto_delete_seconds auto_resume";
     refuseUnknown(seen.json, known);
-    for (const later of ["idle_timeout_seconds", "auto_delete_seconds"]) {
-      if ((seen.json[later] ?? null) !== null) {
-        throw new Refusal(400, "not_yet_supported", `${later} is not supported yet`, { field: later });
-      }
-    }
     const template = (seen.json["template"] as string | undefined) ?? "code-interpreter";
     if (!/^(superserve\/)?code-interpreter$/.test(template)) {
       throw new Refusal(404, "template_not_found", `no template '${template}'`, {
@@ -205,6 +200,14 @@ export class FakeServer {
       started_at: "2026-11-30T20:00:00.200000Z",
       ended_at: null,
       expires_at: null,
+      paused_at: null,
+      idle_at: null,
+      delete_at: null,
+      timeout_seconds: seen.json["timeout_seconds"] ?? null,
+      on_timeout: seen.json["on_timeout"] ?? "kill",
+      idle_timeout_seconds: seen.json["idle_timeout_seconds"] ?? null,
+      auto_delete_seconds: seen.json["auto_delete_seconds"] ?? null,
+      auto_resume: seen.json["auto_resume"] ?? true,
     };
     this.#sandboxes.set(id, { id, token, wire, files: new Map() });
     sendJson(response, 201, { ...wire, access_token: token });

@@ -65,18 +65,29 @@ test("the members are these and no others", () => {
   const builtIn = ["length", "name", "prototype"];
   assert.deepEqual(
     members(sdk.Sandbox).filter((name) => !builtIn.includes(name)),
-    ["connect", "create", "getInfo", "kill", "list"],
+    ["connect", "create", "deleteSnapshot", "getInfo", "getSnapshot", "kill", "list", "listSnapshots"],
   );
   assert.deepEqual(own(sdk.Sandbox), [
     String(Symbol.asyncDispose),
     "accessToken",
+    "createSnapshot",
     "events",
+    "fork",
     "getInfo",
+    "getNetwork",
     "getNetworkLog",
     "kill",
+    "listSnapshots",
     "metrics",
     "metricsHistory",
+    "networkFlows",
+    "pause",
+    "restore",
+    "resume",
     "sandboxId",
+    "setTimeout",
+    "snapshot",
+    "update",
     "updateNetwork",
   ]);
   assert.deepEqual(own(sdk.Commands), ["connect", "get", "kill", "list", "run", "start"]);
