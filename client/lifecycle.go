@@ -156,13 +156,24 @@ func (c *Client) Snapshots(ctx context.Context, sandbox string) iter.Seq2[Snapsh
 	}
 }
 
-// DeadlinesChange says what to change of a sandbox's deadlines; nil fields stay.
+// DeadlinesChange says what to change of a sandbox; nil fields stay.
 type DeadlinesChange struct {
 	Timeout     *time.Duration // counts from now; 0: none
 	OnTimeout   ringfence.OnTimeout
 	IdleTimeout *time.Duration // 0: none
 	AutoDelete  *time.Duration // negative: none; 0: at once
 	AutoResume  *bool
+	Metadata    map[string]string // replaces all that there is; nil: it stays
+}
+
+// GetAccessToken asks for a token of the sandbox, the same one each time; it is worth what
+// the one is that came with the create.
+func (s *Sandbox) GetAccessToken(ctx context.Context) (Secret, error) {
+	var w struct {
+		AccessToken Secret `json:"access_token"`
+	}
+	err := s.c.call(ctx, request{method: http.MethodPost, path: "/v1/sandboxes/" + escape(s.id) + "/token", idempotent: true}, &w)
+	return w.AccessToken, err
 }
 
 // SetDeadlines changes what happens to the sandbox by itself, in whatever state it is.
@@ -185,6 +196,9 @@ func (s *Sandbox) SetDeadlines(ctx context.Context, c DeadlinesChange) (Info, er
 	}
 	if c.AutoResume != nil {
 		body["auto_resume"] = *c.AutoResume
+	}
+	if c.Metadata != nil {
+		body["metadata"] = c.Metadata
 	}
 	var w wireSandbox
 	r := request{method: http.MethodPatch, path: "/v1/sandboxes/" + escape(s.id), body: body, what: "change a sandbox", idempotent: true}

@@ -91,6 +91,22 @@ func TestServerSandboxes(t *testing.T) {
 	if r, err := token.Open(s.ID()).Run(ctx, client.Command{Shell: "echo $A"}); err != nil || string(r.Stdout) != "b\n" {
 		t.Errorf("with the access token: %+v, %v", r, err)
 	}
+	again, err := s.GetAccessToken(ctx)
+	if err != nil || len(again) != 64 || again == s.AccessToken() {
+		t.Errorf("another token: %v", err)
+	}
+	second, err := client.New(client.Options{BaseURL: c.URL(), APIKey: string(again)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := second.Open(s.ID()).Run(ctx, client.Command{Shell: "echo $A"}); err != nil || string(r.Stdout) != "b\n" {
+		t.Errorf("with the token that was asked for: %+v, %v", r, err)
+	}
+	if i, err := s.SetDeadlines(ctx, client.DeadlinesChange{Metadata: map[string]string{"k": "w"}}); err != nil || len(i.Metadata) != 1 || i.Metadata["k"] != "w" || i.ExpiresAt.IsZero() {
+		t.Errorf("other metadata: %+v, %v", i, err)
+	}
+	_, err = s.SetDeadlines(ctx, client.DeadlinesChange{Metadata: map[string]string{"": "w"}})
+	wantCode(t, "metadata without a key", err, ringfence.CodeInvalidArgument)
 	_, err = token.Get(ctx, s.ID())
 	wantCode(t, "the control plane with a token", err, ringfence.CodePermissionDenied)
 

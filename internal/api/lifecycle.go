@@ -91,7 +91,10 @@ func (b *deadlinesBody) deadlines() (d ringfence.Deadlines, err error) {
 }
 
 func (c *call) patchSandbox() error {
-	var in deadlinesBody
+	var in struct {
+		Metadata map[string]string `json:"metadata"`
+		deadlinesBody
+	}
 	if err := c.decode(&in); err != nil {
 		return err
 	}
@@ -99,8 +102,26 @@ func (c *call) patchSandbox() error {
 	if err != nil {
 		return err
 	}
+	if err := engine.ValidMetadata(in.Metadata); err != nil {
+		return err // before anything is changed
+	}
 	sb, err := c.Engine.SetDeadlines(c.r.Context(), c.who.Project, c.r.PathValue("id"), change)
+	if err == nil && in.Metadata != nil {
+		sb, err = c.Engine.SetMetadata(c.r.Context(), c.who.Project, c.r.PathValue("id"), in.Metadata)
+	}
 	return c.sandbox(sb, err)
+}
+
+// accessToken gives out a token of a sandbox again.
+func (c *call) accessToken() error {
+	if err := c.decode(&struct{}{}); err != nil {
+		return err
+	}
+	token, err := c.Engine.AccessToken(c.r.Context(), c.who.Project, c.r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, map[string]string{"access_token": token})
 }
 
 func (c *call) pauseSandbox() error {

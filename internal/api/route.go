@@ -60,6 +60,7 @@ var Routes = []Route{
 	{"POST", "/v1/sandboxes/{id}/fork", ControlPlane, nil, (*call).forkSandbox},
 	{"POST", "/v1/sandboxes/{id}/restore", ControlPlane, nil, (*call).restoreSandbox},
 	{"POST", "/v1/sandboxes/{id}/snapshots", ControlPlane, nil, (*call).createSnapshot},
+	{"POST", "/v1/sandboxes/{id}/token", ControlPlane, nil, (*call).accessToken},
 
 	{"GET", "/v1/snapshots", ControlPlane, []string{"sandbox_id", "limit", "cursor"}, (*call).listSnapshots},
 	{"GET", "/v1/snapshots/{snapshot}", ControlPlane, nil, (*call).getSnapshot},

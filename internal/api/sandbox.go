@@ -103,7 +103,7 @@ func (c *call) sandboxWire(sb *ringfence.Sandbox) sandboxBody {
 		ID: sb.ID, Name: sb.Name, Template: sb.Template, State: sb.State, Reason: null(sb.Reason), Detail: null(sb.Detail),
 		VCPU: sb.Size.VCPU, MemoryMiB: sb.Size.MemoryMiB, DiskMiB: sb.Size.DiskMiB, Metadata: metadata, User: sb.User, WorkDir: sb.WorkDir,
 		Network:   networkWire(sb.Network),
-		CreatedAt: wireTime(sb.CreatedAt), StartedAt: wireTime(sb.StartedAt), EndedAt: wireTime(sb.EndedAt), ExpiresAt: wireTime(sb.ExpiresAt),
+		CreatedAt: wireTime(sb.CreatedAt), StartedAt: wireTime(sb.StartedAt), EndedAt: wireTime(sb.EndedAt), ExpiresAt: wireTime(at.ExpiresAt),
 		PausedAt: wireTime(sb.PausedAt), IdleAt: wireTime(at.IdleAt), DeleteAt: wireTime(at.DeleteAt),
 		TimeoutSeconds: null(d.Timeout.Seconds()), OnTimeout: d.OnTimeout, IdleTimeoutSeconds: null(d.IdleTimeout.Seconds()), AutoResume: !d.NoAutoResume,
 	}

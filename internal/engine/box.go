@@ -17,8 +17,9 @@ type box struct {
 	e       *Engine
 	id      string
 	project string
-	// tokenHash is the row's: it is compared without a lock.
-	tokenHash [32]byte
+	// tokenHash is the row's, derivedHash that of the token that AccessToken gives out:
+	// both are compared without a lock.
+	tokenHash, derivedHash [32]byte
 
 	// ctx ends when the end of the sandbox is on record; its cause is a sandbox_ended
 	// error that says why.
@@ -62,7 +63,8 @@ type box struct {
 
 // newBox makes the box of a sandbox that is not yet among those that live.
 func (e *Engine) newBox(row ringfence.Sandbox) *box {
-	b := &box{e: e, id: row.ID, project: row.Project, tokenHash: row.TokenHash, row: row, gone: make(chan struct{}), linked: make(chan struct{}),
+	b := &box{e: e, id: row.ID, project: row.Project, tokenHash: row.TokenHash,
+		derivedHash: ringfence.HashSecret(derivedToken(row.ID, row.TokenHash)), row: row, gone: make(chan struct{}), linked: make(chan struct{}),
 		changed: make(chan struct{}), op: make(chan struct{}, 1), due: make(chan struct{}, 1)}
 	b.active.Store(time.Now().UnixMicro())
 	b.ctx, b.cancel = context.WithCancelCause(context.WithoutCancel(e.ctx))

@@ -45,6 +45,7 @@ type Store interface {
 	PublicPorts(ctx context.Context) (map[string][]int, error) // of those that live
 	PurgeSandboxes(ctx context.Context, endedBefore time.Time) (int64, error)
 	SetDeadlines(ctx context.Context, id string, d ringfence.Deadlines, expires time.Time) error
+	SetMetadata(ctx context.Context, id string, metadata map[string]string) error // not_found, also when it has ended
 
 	CreateSnapshot(ctx context.Context, sn *ringfence.Snapshot) error
 	Snapshot(ctx context.Context, project, id string) (*ringfence.Snapshot, error)                // not_found

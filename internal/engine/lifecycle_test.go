@@ -43,6 +43,40 @@ func TestLife(t *testing.T) {
 	}
 }
 
+func TestAccessToken(t *testing.T) {
+	m := newMachine(t)
+	d := m.start(fake.Options{})
+	sb := m.create(d, engine.CreateRequest{})
+	token, err := d.AccessToken(t.Context(), project, sb.ID)
+	if err != nil || !ringfence.ValidToken(token) {
+		t.Fatal(token, err)
+	}
+	who := func(d *daemon) ringfence.Code {
+		got, err := d.Authenticate(t.Context(), token)
+		if err == nil && (got.SandboxID != sb.ID || got.Project != project) {
+			t.Errorf("it is taken for %+v", got)
+		}
+		return ringfence.CodeOf(err)
+	}
+	if code := who(d); code != "" {
+		t.Error(code)
+	}
+	if _, err := d.AccessToken(t.Context(), "another", sb.ID); ringfence.CodeOf(err) != ringfence.CodeNotFound {
+		t.Errorf("of another project: %v", err)
+	}
+	m.stop(d)
+	d = m.start(fake.Options{})
+	if again, err := d.AccessToken(t.Context(), project, sb.ID); err != nil || again != token || who(d) != "" {
+		t.Errorf("after a restart: %v", err)
+	}
+	if err := d.Kill(t.Context(), project, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.AccessToken(t.Context(), project, sb.ID); ringfence.CodeOf(err) != ringfence.CodeSandboxEnded || who(d) != ringfence.CodeUnauthenticated {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
 func TestKillAtOnce(t *testing.T) {
 	m := newMachine(t)
 	d := m.start(fake.Options{})

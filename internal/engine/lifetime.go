@@ -35,8 +35,11 @@ func (e *Engine) Instants(sb *ringfence.Sandbox) Instants {
 	if b := e.find(sb.Project, sb.ID); b != nil && sb.State == ringfence.StateRunning {
 		at.IdleAt = b.idleAt(sb)
 	}
-	if sb.State == ringfence.StatePaused && sb.Deadlines.AutoDelete != nil {
-		at.DeleteAt = sb.PausedAt.Add(*sb.Deadlines.AutoDelete)
+	if sb.State == ringfence.StatePaused {
+		// ExpiresAt of a paused one is what a change of its auto-delete set.
+		if at.ExpiresAt, at.DeleteAt = (time.Time{}), sb.ExpiresAt; at.DeleteAt.IsZero() && sb.Deadlines.AutoDelete != nil {
+			at.DeleteAt = sb.PausedAt.Add(*sb.Deadlines.AutoDelete)
+		}
 	}
 	return at
 }
@@ -150,7 +153,8 @@ type DeadlinesChange struct {
 }
 
 // SetDeadlines changes what happens to a sandbox by itself, in whatever state it is. A
-// new timeout counts from now. Errors: not_found, sandbox_ended, invalid_argument.
+// new timeout counts from now, and so does a new auto-delete of one that is paused. Errors:
+// not_found, sandbox_ended, invalid_argument.
 func (e *Engine) SetDeadlines(ctx context.Context, project, id string, c DeadlinesChange) (*ringfence.Sandbox, error) {
 	b := e.find(project, id)
 	if b == nil {
@@ -175,6 +179,12 @@ func (e *Engine) SetDeadlines(ctx context.Context, project, id string, c Deadlin
 	}
 	if c.AutoDelete != nil {
 		d.AutoDelete = *c.AutoDelete
+		if row.State == ringfence.StatePaused {
+			expires = time.Time{}
+			if d.AutoDelete != nil {
+				expires = now().Add(*d.AutoDelete)
+			}
+		}
 	}
 	if c.NoAutoResume != nil {
 		d.NoAutoResume = *c.NoAutoResume
@@ -196,6 +206,35 @@ func (e *Engine) SetDeadlines(ctx context.Context, project, id string, c Deadlin
 	row = b.row
 	b.mu.Unlock()
 	b.arm()
+	return &row, nil
+}
+
+// SetMetadata puts other metadata in place of a sandbox's own, in whatever state it is.
+// Errors: not_found, sandbox_ended, invalid_argument.
+func (e *Engine) SetMetadata(ctx context.Context, project, id string, metadata map[string]string) (*ringfence.Sandbox, error) {
+	if err := ValidMetadata(metadata); err != nil {
+		return nil, err
+	}
+	b := e.find(project, id)
+	if b == nil {
+		sb, err := e.Get(ctx, project, id)
+		if err != nil {
+			return nil, err
+		}
+		return nil, endedError(*sb)
+	}
+	b.moveMu.Lock()
+	defer b.moveMu.Unlock()
+	if b.ctx.Err() != nil {
+		return nil, context.Cause(b.ctx)
+	}
+	if err := e.Store.SetMetadata(ctx, id, metadata); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.row.Metadata = metadata
+	row := b.row
 	return &row, nil
 }
 

@@ -362,6 +362,23 @@ func TestDeadlines(t *testing.T) {
 		}
 		time.Sleep(2 * soon)
 		m.mustAnswer(d, kept.ID)
+		late := m.create(d, engine.CreateRequest{})
+		m.pause(d, late.ID)
+		hour := time.Hour
+		after := &hour
+		began := time.Now()
+		got, err := d.SetDeadlines(t.Context(), project, late.ID, engine.DeadlinesChange{AutoDelete: &after})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at := d.Instants(got); at.DeleteAt.Before(began.Add(hour).Truncate(time.Microsecond)) || !at.ExpiresAt.IsZero() {
+			t.Errorf("a change counts from when it was made: %+v", at)
+		}
+		after = &soon
+		if _, err := d.SetDeadlines(t.Context(), project, late.ID, engine.DeadlinesChange{AutoDelete: &after}); err != nil {
+			t.Fatal(err)
+		}
+		until(late.ID, ringfence.StateDeleted)
 	})
 	t.Run("Change", func(t *testing.T) {
 		sb := m.create(d, engine.CreateRequest{Deadlines: ringfence.Deadlines{Timeout: time.Hour}})

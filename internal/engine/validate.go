@@ -29,11 +29,16 @@ func (r *CreateRequest) validate() error {
 	if err := validEnv("env", r.Env); err != nil {
 		return err
 	}
-	if len(r.Metadata) > ringfence.MaxMetadataItems {
-		return invalid("metadata", "metadata has %d entries, at most %d are kept", len(r.Metadata), ringfence.MaxMetadataItems)
+	return ValidMetadata(r.Metadata)
+}
+
+// ValidMetadata checks the metadata of a sandbox.
+func ValidMetadata(metadata map[string]string) error {
+	if len(metadata) > ringfence.MaxMetadataItems {
+		return invalid("metadata", "metadata has %d entries, at most %d are kept", len(metadata), ringfence.MaxMetadataItems)
 	}
 	total := 0
-	for k, v := range r.Metadata {
+	for k, v := range metadata {
 		if total += len(k) + len(v); k == "" || !utf8.ValidString(k) || !utf8.ValidString(v) {
 			return invalid("metadata", "metadata has an empty key, or one that is no text")
 		}
