@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/internal/engine"
 )
 
 func TestNoKeyOrAWrongOne(t *testing.T) {
@@ -230,6 +231,23 @@ func TestOperatorsMaxima(t *testing.T) {
 		}
 	}
 	w.create(`{"name":null,"env":null,"metadata":null,"user":null,"template":null,"vcpu":null,"network":null,"timeout_seconds":null,"idle_timeout_seconds":null}`)
+}
+
+// A project's quotas are refused by name: 403 for what can never be, else 429.
+func TestQuotas(t *testing.T) {
+	w := newWorld(t)
+	w.engine.Quota = engine.Quota{VCPU: 3, Snapshots: 1}
+	w.refused(w.send("POST", "/v1/sandboxes", `{"vcpu":4}`), 403, ringfence.CodePermissionDenied, "quota_vcpu")
+	id := w.create(`{"vcpu":2}`)["id"].(string)
+	r := w.send("POST", "/v1/sandboxes", `{"vcpu":2}`)
+	w.refused(r, 429, ringfence.CodeResourceExhausted, "quota_vcpu")
+	if r.Header.Get("Retry-After") == "" {
+		t.Error("a 429 without Retry-After")
+	}
+	if r := w.send("POST", "/v1/sandboxes/"+id+"/snapshots", `{}`); r.StatusCode != 201 {
+		t.Fatalf("%d %s", r.StatusCode, r.body)
+	}
+	w.refused(w.send("POST", "/v1/sandboxes/"+id+"/snapshots", `{}`), 429, ringfence.CodeResourceExhausted, "quota_snapshots")
 }
 
 func TestNotYetSupported(t *testing.T) {

@@ -31,8 +31,17 @@ type Config struct {
 	MaxProcs         int
 	MemoryReserveMiB int64
 	MaxSnapshotsMiB  int64
-	Pool             []string // NAME=N
-	PoolMax          int
+
+	// Of each project; 0: no limit.
+	QuotaSandboxes int
+	QuotaVCPU      int
+	QuotaMemoryMiB int64
+	QuotaDiskMiB   int64
+	QuotaSnapshots int
+	QuotaCreates   int // a second
+
+	Pool    []string // NAME=N
+	PoolMax int
 
 	OpenNetworks  []string // closed networks that sandboxes may reach
 	DNSServers    []string // host:port; none: those of /etc/resolv.conf
@@ -94,6 +103,12 @@ var Keys = []Key{
 	number("max_network_mb", "0", "megabytes a second that one sandbox may send, and receive; 0: no limit", func(c *Config) *int64 { return &c.MaxNetworkMB }),
 	text("upstream_proxy", "", "HTTP proxy through which programs in sandboxes reach the outside, as http://[user:password@]host:port; they find it in http_proxy and https_proxy, and never see it or its password", func(c *Config) *string { return &c.UpstreamProxy }),
 	text("ca_bundle", "", "file with the certificates, in PEM, that sandboxes trust in place of their template's, for networks that re-sign TLS; the host's own is often `/etc/ssl/certs/ca-certificates.crt`", func(c *Config) *string { return &c.CABundle }),
+	number("quota_sandboxes", "0", "sandboxes that one project may have, paused ones among them; 0: no limit", func(c *Config) *int { return &c.QuotaSandboxes }),
+	number("quota_vcpu", "0", "cores that the sandboxes of one project may have together, without paused ones; 0: no limit", func(c *Config) *int { return &c.QuotaVCPU }),
+	number("quota_memory_mib", "0", "memory that the sandboxes of one project may have together, without paused ones, in MiB; 0: no limit", func(c *Config) *int64 { return &c.QuotaMemoryMiB }),
+	number("quota_disk_mib", "0", "disk that the sandboxes of one project may have together, paused ones among them, in MiB; 0: no limit", func(c *Config) *int64 { return &c.QuotaDiskMiB }),
+	number("quota_snapshots", "0", "snapshots that one project may have; 0: no limit", func(c *Config) *int { return &c.QuotaSnapshots }),
+	number("quota_creates_per_second", "0", "sandboxes that one project may create a second, and as many in one burst; a fork counts as one; 0: no limit", func(c *Config) *int { return &c.QuotaCreates }),
 	list("pool", "templates of which sandboxes wait to be claimed, each as NAME=N, separated by commas; in the template's own size", func(c *Config) *[]string { return &c.Pool }),
 	number("pool_max", "0", "up to how many sandboxes wait of each template and size, as many as were made in the last 30 seconds; 0: only what pool says", func(c *Config) *int { return &c.PoolMax }),
 	list("host_names", "names by which clients reach this server beside its own address, separated by commas; a request for another name is refused", func(c *Config) *[]string { return &c.HostNames }),
@@ -185,6 +200,12 @@ func (c *Config) Validate() error {
 		{"memory_reserve_mib", c.MemoryReserveMiB, 1, 1 << 24, true},
 		{"pool_max", int64(c.PoolMax), 0, 10_000, true},
 		{"max_snapshots_mib", c.MaxSnapshotsMiB, 1, 1 << 30, true},
+		{"quota_sandboxes", int64(c.QuotaSandboxes), 0, 1 << 20, true},
+		{"quota_vcpu", int64(c.QuotaVCPU), 0, 1 << 20, true},
+		{"quota_memory_mib", c.QuotaMemoryMiB, 0, 1 << 40, true},
+		{"quota_disk_mib", c.QuotaDiskMiB, 0, 1 << 40, true},
+		{"quota_snapshots", int64(c.QuotaSnapshots), 0, 1 << 20, true},
+		{"quota_creates_per_second", int64(c.QuotaCreates), 0, 1 << 20, true},
 		{"max_body_mib", c.MaxBodyMiB, 1, 1024, false},
 		{"max_flows", int64(c.MaxFlows), 1, 65536, false},
 		{"max_flow_rate", int64(c.MaxFlowRate), 1, 100000, false},

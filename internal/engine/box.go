@@ -17,6 +17,9 @@ type box struct {
 	e       *Engine
 	id      string
 	project string
+	size    ringfence.Size
+	loaded  bool    // it takes memory and cores of the host; guarded by the engine's mu
+	ticket  *ticket // that held its room until it lived
 	// tokenHash is the row's, derivedHash that of the token that AccessToken gives out:
 	// both are compared without a lock.
 	tokenHash, derivedHash [32]byte
@@ -63,7 +66,7 @@ type box struct {
 
 // newBox makes the box of a sandbox that is not yet among those that live.
 func (e *Engine) newBox(row ringfence.Sandbox) *box {
-	b := &box{e: e, id: row.ID, project: row.Project, tokenHash: row.TokenHash,
+	b := &box{e: e, id: row.ID, project: row.Project, size: row.Size, loaded: row.State != ringfence.StatePaused, tokenHash: row.TokenHash,
 		derivedHash: ringfence.HashSecret(derivedToken(row.ID, row.TokenHash)), row: row, gone: make(chan struct{}), linked: make(chan struct{}),
 		changed: make(chan struct{}), op: make(chan struct{}, 1), due: make(chan struct{}, 1)}
 	b.active.Store(time.Now().UnixMicro())
@@ -72,8 +75,9 @@ func (e *Engine) newBox(row ringfence.Sandbox) *box {
 }
 
 // admit puts a sandbox among those that live.
-func (e *Engine) admit(row ringfence.Sandbox) *box {
+func (e *Engine) admit(row ringfence.Sandbox, t *ticket) *box {
 	b := e.newBox(row)
+	b.ticket = t
 	e.addLive(b)
 	return b
 }
@@ -82,6 +86,7 @@ func (e *Engine) addLive(b *box) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.live[b.id] = b
+	delete(e.quotas.tickets, b.ticket)
 }
 
 // sandbox returns the sandbox as it is now.

@@ -32,7 +32,8 @@ type CreateRequest struct {
 	// derived from it, so that it can be given again and is kept nowhere.
 	Secret string
 
-	print string // of the request as it came; set by createOnce
+	print  string // of the request as it came; set by createOnce
+	forked bool   // the fork has been counted against the rate of creates
 }
 
 // DefaultTemplate is what a sandbox is made of unless its creator says otherwise.
@@ -42,7 +43,8 @@ const DefaultTemplate = "code-interpreter"
 // nowhere else. When it fails, or ctx ends first, nothing is left of it but a row that says why.
 //
 // Errors: invalid_argument and not_yet_supported (with the field), template_not_found,
-// resource_exhausted (try again later), sandbox_ended (somebody killed it while it
+// resource_exhausted (the host or the project
+// has no room, try again later), permission_denied (more than the project may ever have), sandbox_ended (somebody killed it while it
 // started), unavailable and internal (it did not start).
 func (e *Engine) Create(ctx context.Context, req CreateRequest) (*ringfence.Sandbox, string, error) {
 	if req.IdempotencyKey == "" {
@@ -66,6 +68,16 @@ func (e *Engine) create(ctx context.Context, req CreateRequest) (*ringfence.Sand
 		return nil, "", err
 	}
 	size := req.Size
+	if !req.forked {
+		if err := e.admitCreate(req.Project); err != nil {
+			return nil, "", err
+		}
+	}
+	room, err := e.quota(req.Project, size)
+	if err != nil {
+		return nil, "", err
+	}
+	defer e.giveBack(room)
 	done, err := e.reserve(size)
 	if err != nil {
 		return nil, "", err
@@ -86,7 +98,7 @@ func (e *Engine) create(ctx context.Context, req CreateRequest) (*ringfence.Sand
 	}
 	row.ExpiresAt = row.Deadlines.Expires(row.CreatedAt)
 	if object == "" {
-		b, err := e.fromPool(ctx, row, template, req.User != "")
+		b, err := e.fromPool(ctx, row, room, template, req.User != "")
 		if err != nil {
 			return nil, "", err
 		}
@@ -103,7 +115,7 @@ func (e *Engine) create(ctx context.Context, req CreateRequest) (*ringfence.Sand
 	if err := e.Store.CreateSandbox(ctx, &row); err != nil {
 		return nil, "", err
 	}
-	b := e.admit(row)
+	b := e.admit(row, room)
 	b.emit(ringfence.EventCreated, map[string]any{"template": row.Template, "name": row.Name})
 	b.creating = true
 	b.arm()

@@ -52,6 +52,7 @@ type Store interface {
 	ListSnapshots(ctx context.Context, f ringfence.SnapshotFilter) ([]*ringfence.Snapshot, error) // newest first
 	DeleteSnapshot(ctx context.Context, project, id string) error                                 // not_found
 	DeleteHiddenSnapshots(ctx context.Context) error
+	CountSnapshots(ctx context.Context, project string) (int, error)
 	SnapshotObjects(ctx context.Context) ([]string, error) // content in use
 }
 
@@ -83,6 +84,7 @@ type Options struct {
 	PoolMax int
 
 	Max            ringfence.Size // the operator's maxima
+	Quota          Quota          // of each project
 	MaxProcs       int            // of one sandbox
 	ReserveMiB     int64          // memory of the host that sandboxes never get
 	MaxSnapshotMiB int64          // that all snapshots together may take on the disk; 0: no limit
@@ -108,6 +110,7 @@ type Engine struct {
 	goldens goldens
 	pool    pool
 	once    once
+	quotas  quotas
 	events  events
 	opened  time.Time // when this process took over
 
@@ -132,6 +135,7 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 	e.access.init()
 	e.goldens.init()
 	e.pool.init()
+	e.quotas.init()
 	e.events.init()
 	e.opened = now()
 	e.ctx, e.cancel = context.WithCancelCause(context.WithoutCancel(ctx))

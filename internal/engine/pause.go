@@ -153,6 +153,7 @@ func (b *box) unload(inst driver.Instance) {
 		b.inst = nil
 	}
 	b.mu.Unlock()
+	b.e.unloaded(b)
 }
 
 // save saves a running sandbox in state pausing and calls keep, which puts the content
@@ -326,6 +327,9 @@ func (b *box) load(ctx context.Context, object string) error {
 		return err
 	}
 	defer done()
+	if err := e.load(b); err != nil {
+		return err
+	}
 	b.mu.Lock()
 	b.creating = true // whoever ends it now leaves its instance to us
 	b.mu.Unlock()
@@ -350,6 +354,7 @@ func (b *box) load(ctx context.Context, object string) error {
 	b.active.Store(time.Now().UnixMicro())
 	b.arm()
 	if err != nil {
+		e.unloaded(b)
 		return err
 	}
 	b.follow(inst)

@@ -265,7 +265,7 @@ func (e *Engine) emptyPool() {
 // fromPool gives a ready sandbox to its owner: identity, policy, environment and limits
 // first, then the record, so that a daemon that dies in between leaves a sandbox that no
 // record knows. nil and no error: there was none, or none that worked.
-func (e *Engine) fromPool(ctx context.Context, row ringfence.Sandbox, template ringfence.Template, checkUser bool) (*box, error) {
+func (e *Engine) fromPool(ctx context.Context, row ringfence.Sandbox, room *ticket, template ringfence.Template, checkUser bool) (*box, error) {
 	for {
 		p := e.claim(template, row.Size)
 		if p == nil {
@@ -273,7 +273,7 @@ func (e *Engine) fromPool(ctx context.Context, row ringfence.Sandbox, template r
 		}
 		row.ID, row.State = p.id, ringfence.StateRunning
 		b := e.newBox(row)
-		b.inst = p.inst
+		b.inst, b.ticket = p.inst, room
 		refused, err := b.give(ctx, p, template, checkUser)
 		if err == nil {
 			return b, nil

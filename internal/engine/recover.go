@@ -61,7 +61,7 @@ func (e *Engine) recover(ctx context.Context) error {
 	}
 	found, ended := 0, 0
 	for _, row := range rows {
-		b := e.admit(*row)
+		b := e.admit(*row, nil)
 		inst := there[row.ID]
 		delete(there, row.ID)
 		if row.Object != "" || row.State == ringfence.StatePaused || row.State == ringfence.StateResuming {
@@ -138,6 +138,7 @@ func (e *Engine) recover(ctx context.Context) error {
 // is gone, and so is the sandbox.
 func (b *box) recoverPaused(inst driver.Instance) (bool, error) {
 	row := b.sandbox()
+	b.e.unloaded(b)
 	if inst != nil {
 		// Its id is free again once this has ended.
 		b.inst = inst

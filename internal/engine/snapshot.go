@@ -27,6 +27,12 @@ func (e *Engine) snapshot(ctx context.Context, project, id, name string, hidden 
 	if err != nil {
 		return nil, err
 	}
+	if !hidden {
+		if err := e.roomForSnapshot(ctx, project); err != nil {
+			<-b.op
+			return nil, err
+		}
+	}
 	row := b.sandbox()
 	sn := &ringfence.Snapshot{
 		ID: ringfence.NewSnapshotID(), Project: project, Name: name, SandboxID: id, Template: row.Template, ImagePath: row.ImagePath,
@@ -47,7 +53,7 @@ func (b *box) snapshot(ctx context.Context, sn *ringfence.Snapshot) error {
 	e := b.e
 	keep := func(object string) error {
 		sn.Object, sn.Bytes, sn.CreatedAt = object, e.Snapshots.Objects()[object], now()
-		return e.Store.CreateSnapshot(ctx, sn)
+		return e.keepSnapshot(ctx, sn)
 	}
 	switch row := b.sandbox(); row.State {
 	case ringfence.StatePaused:
@@ -105,6 +111,9 @@ func (e *Engine) Fork(ctx context.Context, project, id string, count int) (forks
 	if count < 1 || count > MaxFork {
 		return nil, invalid("count", "count has to be from 1 to %d", MaxFork)
 	}
+	if err := e.admitCreate(project); err != nil {
+		return nil, err
+	}
 	sn, err := e.snapshot(ctx, project, id, "", true)
 	if err != nil {
 		return nil, err
@@ -124,7 +133,7 @@ func (e *Engine) Fork(ctx context.Context, project, id string, count int) (forks
 		group.Go(func() error {
 			sb, token, err := e.Create(ctx, CreateRequest{
 				Project: project, Name: source.Name, Snapshot: sn.ID, Env: source.Env, Metadata: source.Metadata,
-				Deadlines: source.Deadlines, Network: source.Network,
+				Deadlines: source.Deadlines, Network: source.Network, forked: true,
 			})
 			forks[i] = Restored{sb, token}
 			return err

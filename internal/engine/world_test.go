@@ -37,6 +37,7 @@ type machine struct {
 	boot   string
 	golden bool // make golden snapshots
 	pool   map[string]int
+	quota  engine.Quota
 	log    logBuffer
 }
 
@@ -99,7 +100,7 @@ func (m *machine) start(o fake.Options) *daemon {
 		m.t.Fatal(err)
 	}
 	e, err := engine.Open(context.Background(), engine.Options{
-		Store: store, Driver: fake.New(o), Templates: templates{}, Snapshots: snapshots, ColdBoot: !m.golden, Pool: m.pool, Log: slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Store: store, Driver: fake.New(o), Templates: templates{}, Snapshots: snapshots, ColdBoot: !m.golden, Pool: m.pool, Quota: m.quota, Log: slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Max: ringfence.Size{VCPU: 4, MemoryMiB: 4096, DiskMiB: 10_000}, MaxProcs: 100, ReserveMiB: 1000, Host: m,
 	})
 	if err != nil {

@@ -71,6 +71,13 @@ func (s *Store) ListSnapshots(ctx context.Context, f ringfence.SnapshotFilter) (
 	return list, fault(rows.Err(), "cannot read the snapshots")
 }
 
+// CountSnapshots says how many snapshots a project has.
+func (s *Store) CountSnapshots(ctx context.Context, project string) (int, error) {
+	var n int
+	err := s.read.QueryRowContext(ctx, "SELECT count(*) FROM snapshots WHERE project = ? AND hidden = 0", project).Scan(&n)
+	return n, fault(err, "cannot count the snapshots")
+}
+
 // DeleteSnapshot forgets a snapshot. Unknown, or another project's: not_found.
 func (s *Store) DeleteSnapshot(_ context.Context, project, id string) error {
 	return s.change("cannot delete the snapshot", func(tx *sql.Tx) error {
