@@ -95,8 +95,9 @@ var allowedEdges = map[string][]string{
 	"internal/template":          {"templates"},
 	"templates":                  {},
 	"internal/config":            {},
-	"internal/api":               {"internal/engine", "internal/archive", "internal/dialect", "api"},
+	"internal/api":               {"internal/engine", "internal/archive", "internal/dialect", "internal/output", "api"},
 	"internal/dialect":           {"internal/engine"},
+	"internal/output":            {},
 	"internal/api/apitest":       {"internal/api", "internal/engine", "internal/driver/fake", "internal/snapshot", "internal/sqlite"}, // for tests
 	"api":                        {},
 	"client":                     {"internal/archive"},

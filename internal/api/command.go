@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/internal/output"
 )
 
 type commandBody struct {
@@ -91,15 +92,15 @@ func (c *call) runCommand() error {
 	case typeFrames:
 		return c.stream(cmd, newFrames(c.w))
 	}
-	tails := &tails{stdout: tail{limit: limit}, stderr: tail{limit: limit}}
+	tails := &tails{stdout: output.Tail{Limit: limit}, stderr: output.Tail{Limit: limit}}
 	exit, err := c.Engine.Run(c.r.Context(), c.who.Project, c.r.PathValue("id"), cmd, tails)
 	if err != nil {
 		return err
 	}
-	out := resultBody{exitBody: exitWire(exit), StdoutTruncated: tails.stdout.cut || exit.Lost > 0, StderrTruncated: tails.stderr.cut || exit.Lost > 0}
+	out := resultBody{exitBody: exitWire(exit), StdoutTruncated: tails.stdout.Cut || exit.Lost > 0, StderrTruncated: tails.stderr.Cut || exit.Lost > 0}
 	out.Truncated = out.StdoutTruncated || out.StderrTruncated
-	out.Stdout, out.StdoutBase64 = text(tails.stdout.bytes())
-	out.Stderr, out.StderrBase64 = text(tails.stderr.bytes())
+	out.Stdout, out.StdoutBase64 = text(tails.stdout.Bytes())
+	out.Stderr, out.StderrBase64 = text(tails.stderr.Bytes())
 	return c.reply(http.StatusOK, out)
 }
 
@@ -125,55 +126,15 @@ func text(b []byte) (string, *string) {
 }
 
 // tails keeps the ends of both outputs.
-type tails struct{ stdout, stderr tail }
+type tails struct{ stdout, stderr output.Tail }
 
 func (t *tails) Started(string, int) error { return nil }
 
 func (t *tails) Output(stream ringfence.Stream, _ uint64, data []byte) error {
 	if stream == ringfence.Stderr {
-		t.stderr.add(data)
+		t.stderr.Add(data)
 	} else {
-		t.stdout.add(data)
+		t.stdout.Add(data)
 	}
 	return nil
-}
-
-// tail keeps the last limit bytes of what it is given. The memory grows with the
-// output, up to the limit.
-type tail struct {
-	limit int
-	cut   bool // bytes were dropped
-	buf   []byte
-	start int // of the oldest byte, once buf is full
-}
-
-func (t *tail) add(data []byte) {
-	if len(data) > t.limit {
-		data, t.cut = data[len(data)-t.limit:], true
-	}
-	if room := t.limit - len(t.buf); room > 0 {
-		n := min(room, len(data))
-		t.buf, data = append(t.buf, data[:n]...), data[n:]
-	}
-	for len(data) > 0 {
-		t.cut = true
-		n := copy(t.buf[t.start:], data)
-		data = data[n:]
-		t.start = (t.start + n) % t.limit
-	}
-}
-
-// bytes returns what was kept. A character that the cut split is dropped whole, so
-// that text stays text.
-func (t *tail) bytes() []byte {
-	b := t.buf
-	if t.start > 0 {
-		b = append(append(make([]byte, 0, len(t.buf)), t.buf[t.start:]...), t.buf[:t.start]...)
-	}
-	if t.cut {
-		for i := 0; i < utf8.UTFMax-1 && len(b) > 0 && !utf8.RuneStart(b[0]); i++ {
-			b = b[1:]
-		}
-	}
-	return b
 }

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/internal/output"
 )
 
 // keepAlive is how long a stream is silent before it says that it lives.
@@ -230,7 +231,7 @@ func (e *events) output(stream ringfence.Stream, position uint64, data []byte) e
 		data = append(held.bytes, data...)
 		position, held.bytes = held.position, nil
 	}
-	if n := splitCharacter(data); n > 0 {
+	if n := output.SplitCharacter(data); n > 0 {
 		held.position, held.bytes = position+uint64(len(data)-n), bytes.Clone(data[len(data)-n:])
 		data = data[:len(data)-n]
 	}
@@ -250,21 +251,6 @@ func (e *events) emit(stream ringfence.Stream, position uint64, data []byte) err
 		out.Base64 = null(base64.StdEncoding.EncodeToString(data))
 	}
 	return e.event(map[ringfence.Stream]string{ringfence.Stdout: "stdout", ringfence.Stderr: "stderr"}[stream], out)
-}
-
-// splitCharacter returns how many bytes at the end are the beginning of a character
-// of UTF-8 whose rest may come.
-func splitCharacter(b []byte) int {
-	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
-		tail := b[len(b)-n:]
-		if utf8.RuneStart(tail[0]) {
-			if !utf8.FullRune(tail) {
-				return n
-			}
-			return 0
-		}
-	}
-	return 0
 }
 
 // flush sends what waited for the rest of a character that will not come.
