@@ -120,7 +120,7 @@ func serve(ctx context.Context, c *config.Config, out, errOut io.Writer) (err er
 	eng, err := engine.Open(ctx, engine.Options{
 		Store: store, Driver: drv, Templates: templates, Log: log, Snapshots: snapshots, Gateway: engineGateway{gate}, CABundle: ca,
 		Max:      ringfence.Size{VCPU: c.MaxVCPU, MemoryMiB: c.MaxMemoryMiB, DiskMiB: c.MaxDiskMiB},
-		MaxProcs: c.MaxProcs, ReserveMiB: c.MemoryReserveMiB, MaxSnapshotMiB: maxSnapshots, Pool: poolSizes, PoolMax: c.PoolMax,
+		MaxProcs: c.MaxProcs, ReserveMiB: c.MemoryReserveMiB, QueueFor: time.Duration(c.QueueSeconds) * time.Second, MaxSnapshotMiB: maxSnapshots, Pool: poolSizes, PoolMax: c.PoolMax,
 		Quota: engine.Quota{
 			Sandboxes: c.QuotaSandboxes, VCPU: c.QuotaVCPU, MemoryMiB: c.QuotaMemoryMiB, DiskMiB: c.QuotaDiskMiB, Snapshots: c.QuotaSnapshots, Creates: c.QuotaCreates,
 		},

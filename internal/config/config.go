@@ -30,6 +30,7 @@ type Config struct {
 	MaxDiskMiB       int64
 	MaxProcs         int
 	MemoryReserveMiB int64
+	QueueSeconds     int
 	MaxSnapshotsMiB  int64
 
 	// Of each project; 0: no limit.
@@ -94,6 +95,7 @@ var Keys = []Key{
 	number("max_disk_mib", "65536", "largest disk of one sandbox, in MiB", func(c *Config) *int64 { return &c.MaxDiskMiB }),
 	number("max_procs", "1024", "largest number of processes in one sandbox", func(c *Config) *int { return &c.MaxProcs }),
 	number("memory_reserve_mib", "0", "memory of the host that sandboxes never get, in MiB: a create that would eat it is refused; 0: a tenth of the host's, at least 512", func(c *Config) *int64 { return &c.MemoryReserveMiB }),
+	number("queue_seconds", "5", "how long a create or resume waits for memory of the host before it is refused, in seconds; 0: not at all", func(c *Config) *int { return &c.QueueSeconds }),
 	list("open_networks", "private networks and addresses that sandboxes may reach like public ones, separated by commas; a sandbox's own policy still applies", func(c *Config) *[]string { return &c.OpenNetworks }),
 	list("dns_servers", "resolvers for the names that sandboxes look up, as address or address:port, separated by commas; empty: those of the host's /etc/resolv.conf", func(c *Config) *[]string { return &c.DNSServers }),
 	number("max_snapshots_mib", "0", "what all snapshots and paused sandboxes together may take on the disk, in MiB: a pause or snapshot beyond it is refused; 0: half of what is free in data_dir at the start", func(c *Config) *int64 { return &c.MaxSnapshotsMiB }),
@@ -198,6 +200,7 @@ func (c *Config) Validate() error {
 		{"max_disk_mib", c.MaxDiskMiB, ringfence.MinDiskMiB, 1 << 24, false},
 		{"max_procs", int64(c.MaxProcs), 16, 32768, false},
 		{"memory_reserve_mib", c.MemoryReserveMiB, 1, 1 << 24, true},
+		{"queue_seconds", int64(c.QueueSeconds), 0, 300, true},
 		{"pool_max", int64(c.PoolMax), 0, 10_000, true},
 		{"max_snapshots_mib", c.MaxSnapshotsMiB, 1, 1 << 30, true},
 		{"quota_sandboxes", int64(c.QuotaSandboxes), 0, 1 << 20, true},

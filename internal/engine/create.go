@@ -78,7 +78,7 @@ func (e *Engine) create(ctx context.Context, req CreateRequest) (*ringfence.Sand
 		return nil, "", err
 	}
 	defer e.giveBack(room)
-	done, err := e.reserve(size)
+	done, err := e.awaitRoom(ctx, size)
 	if err != nil {
 		return nil, "", err
 	}

@@ -87,6 +87,7 @@ type Options struct {
 	Quota          Quota          // of each project
 	MaxProcs       int            // of one sandbox
 	ReserveMiB     int64          // memory of the host that sandboxes never get
+	QueueFor       time.Duration  // how long a create or resume waits for memory; 0: not at all
 	MaxSnapshotMiB int64          // that all snapshots together may take on the disk; 0: no limit
 	// Host says what the host has; the real one when nil.
 	Host Host
@@ -111,6 +112,7 @@ type Engine struct {
 	pool    pool
 	once    once
 	quotas  quotas
+	queue   queue
 	events  events
 	opened  time.Time // when this process took over
 
@@ -136,6 +138,7 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 	e.goldens.init()
 	e.pool.init()
 	e.quotas.init()
+	e.queue.init()
 	e.events.init()
 	e.opened = now()
 	e.ctx, e.cancel = context.WithCancelCause(context.WithoutCancel(ctx))

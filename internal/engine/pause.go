@@ -322,7 +322,7 @@ func (b *box) unpause(ctx context.Context) error {
 func (b *box) load(ctx context.Context, object string) error {
 	e := b.e
 	row := b.sandbox()
-	done, err := e.reserve(row.Size)
+	done, err := e.awaitRoom(ctx, row.Size)
 	if err != nil {
 		return err
 	}

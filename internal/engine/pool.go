@@ -164,7 +164,7 @@ func (e *Engine) openShelves() {
 // reports whether there may be more to do at once.
 func (e *Engine) fillOne() bool {
 	e.mu.Lock()
-	busy := e.starting > 0
+	busy := e.starting > 0 || e.queue.waiting.Load() > 0
 	e.mu.Unlock()
 	if busy {
 		return false
@@ -248,6 +248,19 @@ func (e *Engine) restorePooled(key string, s *shelf) (p *pooled, err error) {
 	b := &box{e: e, id: p.id, ctx: context.WithoutCancel(e.ctx)}
 	b.destroy(inst)
 	return nil, err
+}
+
+// evictOne ends one sandbox that waits in the pool, for one that somebody waits for.
+func (e *Engine) evictOne() {
+	e.pool.mu.Lock()
+	defer e.pool.mu.Unlock()
+	for _, s := range e.pool.shelves {
+		if n := len(s.ready); n > 0 {
+			e.discard(s.ready[n-1:])
+			s.ready = s.ready[:n-1]
+			return
+		}
+	}
 }
 
 func (e *Engine) emptyPool() {

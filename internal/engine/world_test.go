@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/driver/fake"
@@ -31,14 +32,16 @@ func (templates) List() ([]ringfence.Template, error) { return nil, nil }
 
 // machine is a host whose daemons come and go.
 type machine struct {
-	t      *testing.T
-	path   string
-	host   *fake.Host
-	boot   string
-	golden bool // make golden snapshots
-	pool   map[string]int
-	quota  engine.Quota
-	log    logBuffer
+	t         *testing.T
+	path      string
+	host      *fake.Host
+	boot      string
+	golden    bool // make golden snapshots
+	pool      map[string]int
+	quota     engine.Quota
+	queue     time.Duration
+	available func() int64 // MiB; nil: enough
+	log       logBuffer
 }
 
 type logBuffer struct {
@@ -58,8 +61,13 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-func (m *machine) AvailableMiB() (int64, error) { return 1 << 20, nil }
-func (m *machine) BootID() (string, error)      { return m.boot, nil }
+func (m *machine) AvailableMiB() (int64, error) {
+	if m.available != nil {
+		return m.available(), nil
+	}
+	return 1 << 20, nil
+}
+func (m *machine) BootID() (string, error) { return m.boot, nil }
 
 func newMachine(t *testing.T) *machine {
 	m := &machine{t: t, path: filepath.Join(t.TempDir(), "x.db"), host: fake.NewHost(), boot: "boot-1"}
@@ -100,7 +108,7 @@ func (m *machine) start(o fake.Options) *daemon {
 		m.t.Fatal(err)
 	}
 	e, err := engine.Open(context.Background(), engine.Options{
-		Store: store, Driver: fake.New(o), Templates: templates{}, Snapshots: snapshots, ColdBoot: !m.golden, Pool: m.pool, Quota: m.quota, Log: slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Store: store, Driver: fake.New(o), Templates: templates{}, Snapshots: snapshots, ColdBoot: !m.golden, Pool: m.pool, Quota: m.quota, QueueFor: m.queue, Log: slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Max: ringfence.Size{VCPU: 4, MemoryMiB: 4096, DiskMiB: 10_000}, MaxProcs: 100, ReserveMiB: 1000, Host: m,
 	})
 	if err != nil {
@@ -220,4 +228,14 @@ func (m *machine) onHost() int {
 		m.t.Fatal(err)
 	}
 	return len(found)
+}
+
+// await waits for a condition.
+func (m *machine) await(what string, is func() bool) {
+	m.t.Helper()
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			m.t.Fatalf("waited in vain for %s", what)
+		}
+	}
 }
