@@ -97,7 +97,15 @@ func (b *box) actOnDeadlines() {
 	if b.ctx.Err() != nil || b.e.ctx.Err() != nil || !b.inDue.CompareAndSwap(false, true) {
 		return
 	}
-	defer b.inDue.Store(false)
+	b.actOnce()
+	b.inDue.Store(false)
+	// What the pause armed came due while this was at work: auto_delete_seconds 0.
+	if at := b.next(); !at.IsZero() && !now().Before(at) && b.sandbox().State == ringfence.StatePaused {
+		b.arm()
+	}
+}
+
+func (b *box) actOnce() {
 	row := b.sandbox()
 	at, present := b.e.Instants(&row), now()
 	passed := func(t time.Time) bool { return !t.IsZero() && !present.Before(t) }
