@@ -34,6 +34,8 @@ RUN = {
     "output_limit_bytes",
     "stream",
 }
+DEADLINES = {"timeout_seconds", "on_timeout", "idle_timeout_seconds", "auto_delete_seconds", "auto_resume"}
+POLICY = {"allow_out", "deny_out", "allow_internet_access"}
 VERBS: dict[str, set[str]] = {
     "run": RUN,
     "write": {"path", "text", "base64", "repeat", "user", "owner", "mode"},
@@ -47,7 +49,23 @@ VERBS: dict[str, set[str]] = {
     "rename": {"from", "to", "user"},
     "remove": {"path", "recursive", "user"},
     "get_info": set(),
+    "wait_for": {"state"},
     "kill": set(),
+    "create": {*DEADLINES, "template", "snapshot", "name", "metadata", "network", "idempotency_key"},
+    "pause": set(),
+    "resume": set(),
+    "update": DEADLINES,
+    "fork": {"count"},
+    "snapshot": {"name"},
+    "list_snapshots": set(),
+    "get_snapshot": {"snapshot"},
+    "delete_snapshot": {"snapshot"},
+    "restore": {"snapshot"},
+    "update_network": POLICY,
+    "get_network": set(),
+    "network_flows": {"verdict"},
+    "start": {"command"},
+    "follow": {"process", "until"},
     "request": {"method", "path", "query", "headers", "json", "auth"},
 }
 
@@ -61,11 +79,12 @@ def test_there_are_cases_and_they_are_well_formed() -> None:
         for step in case["steps"]:
             verb = verb_of(step)
             assert step[verb].keys() <= VERBS[verb], f"{name}: {step}"
+            assert "keep" not in step or verb in ("create", "fork", "snapshot", "start")
             assert not ("expect" in step and "error" in step)
 
 
 def verb_of(step: dict[str, Any]) -> str:
-    (verb,) = step.keys() - {"expect", "error"}
+    (verb,) = step.keys() - {"expect", "error", "on", "keep"}
     return verb
 
 
@@ -79,10 +98,14 @@ def content(options: dict[str, Any]) -> bytes:
 
 
 class Case:
-    """One case in one sandbox."""
+    """One case in one sandbox, and in those that it makes."""
 
-    def __init__(self, sandbox: Any, server: Server, token: str, directory: str) -> None:
+    def __init__(self, sdk: Sdk, client: Any, sandbox: Any, server: Server, token: str, directory: str) -> None:
         self.sandbox = sandbox
+        self.made: dict[str, Any] = {}
+        self._sdk = sdk
+        self._client = client
+        self._processes: dict[str, tuple[Any, Iterator[Any]]] = {}
         self._server = server
         self._token = token
         self._names = {"{dir}": directory, "{id}": sandbox.id}
@@ -100,11 +123,21 @@ class Case:
         return value
 
     def step(self, step: dict[str, Any]) -> None:
+        if "on" in step:
+            own, self.sandbox = self.sandbox, self.made[step["on"]]
+            try:
+                self.step({key: value for key, value in step.items() if key != "on"})
+            finally:
+                self.sandbox = own
+            return
         verb = verb_of(step)
         options, expect, error = self.fill(step[verb]), self.fill(step.get("expect", {})), self.fill(step.get("error"))
-        check: Callable[..., None] = getattr(self, "do_" + verb)
+        check: Callable[..., Any] = getattr(self, "do_" + verb)
         if error is None:
-            check(options, expect)
+            kept = check(options, expect)
+            names = step.get("keep", [])
+            for name, value in zip([names] if isinstance(names, str) else names, kept or [], strict=bool(names)):
+                self.keep(name, value)
             return
         with pytest.raises(ringfence.RingfenceError) as caught:
             check(options, {})
@@ -117,6 +150,15 @@ class Case:
             assert words in exc.message
         assert exc.message
         assert REQUEST_ID.fullmatch(exc.request_id or ""), exc.request_id
+
+    def keep(self, name: str, value: Any) -> None:
+        """Let later steps name a sandbox, a snapshot or a process."""
+        if hasattr(value, "position"):
+            self._processes[name] = (value, iter(value))
+            return
+        if not isinstance(value, ringfence.SnapshotInfo):
+            self.made[name] = value
+        self._names["{" + name + "}"] = value.id
 
     def do_run(self, options: dict[str, Any], expect: dict[str, Any]) -> None:
         options = dict(options)
@@ -196,6 +238,86 @@ class Case:
     def do_get_info(self, _: dict[str, Any], expect: dict[str, Any]) -> None:
         compare(self.sandbox.get_info(), expect)
 
+    def do_wait_for(self, options: dict[str, Any], expect: dict[str, Any]) -> None:
+        end = time.monotonic() + 60
+        while (info := self.sandbox.get_info()).state != options["state"]:
+            assert time.monotonic() < end, info
+            time.sleep(0.05)
+        compare(info, expect)
+
+    def do_create(self, options: dict[str, Any], expect: dict[str, Any]) -> list[Any]:
+        made = self._sdk.Sandbox.create(client=self._client, **with_network(options))
+        compare(made.get_info(), expect)
+        return [made]
+
+    def do_pause(self, _: dict[str, Any], expect: dict[str, Any]) -> None:
+        compare(self.sandbox.pause(), expect)
+
+    def do_resume(self, _: dict[str, Any], expect: dict[str, Any]) -> None:
+        compare(self.sandbox.resume(), expect)
+
+    def do_update(self, options: dict[str, Any], expect: dict[str, Any]) -> None:
+        compare(self.sandbox.update(**options), expect)
+
+    def do_fork(self, options: dict[str, Any], expect: dict[str, Any]) -> list[Any]:
+        forks = self.sandbox.fork(**options)
+        assert len({fork.id for fork in forks} | {self.sandbox.id}) == options.get("count", 1) + 1
+        for fork in forks:
+            compare(fork.get_info(), expect)
+        return forks
+
+    def do_snapshot(self, options: dict[str, Any], expect: dict[str, Any]) -> list[Any]:
+        taken = self.sandbox.snapshot(**options)
+        compare(taken, expect)
+        return [taken]
+
+    def do_list_snapshots(self, _: dict[str, Any], expect: dict[str, Any]) -> None:
+        assert [info.name for info in self.sandbox.list_snapshots()] == expect["names"]
+
+    def do_get_snapshot(self, options: dict[str, Any], expect: dict[str, Any]) -> None:
+        compare(self._sdk.Sandbox.get_snapshot(options["snapshot"], client=self._client), expect)
+
+    def do_delete_snapshot(self, options: dict[str, Any], _: dict[str, Any]) -> None:
+        self._sdk.Sandbox.delete_snapshot(options["snapshot"], client=self._client)
+
+    def do_restore(self, options: dict[str, Any], expect: dict[str, Any]) -> None:
+        compare(self.sandbox.restore(options["snapshot"]), expect)
+
+    def do_update_network(self, options: dict[str, Any], _: dict[str, Any]) -> None:
+        self.sandbox.update_network(ringfence.NetworkConfig(**options))
+
+    def do_get_network(self, _: dict[str, Any], expect: dict[str, Any]) -> None:
+        contains(plain(self.sandbox.get_network()), expect)
+
+    def do_network_flows(self, options: dict[str, Any], expect: dict[str, Any]) -> None:
+        end = time.monotonic() + 60
+        for wanted in expect.get("has", [{}]):
+            while True:
+                flows = list(self.sandbox.network_flows(**options))
+                if any(all(getattr(flow, key) == value for key, value in wanted.items()) for flow in flows):
+                    break
+                assert time.monotonic() < end, (wanted, flows)
+                time.sleep(0.05)
+
+    def do_start(self, options: dict[str, Any], _: dict[str, Any]) -> list[Any]:
+        return [self.sandbox.commands.start(options["command"])]
+
+    def do_follow(self, options: dict[str, Any], expect: dict[str, Any]) -> None:
+        name, until = options["process"], options.get("until")
+        process, output = self._processes[name]
+        text = ""
+        try:
+            for piece in output:
+                text += piece.text
+                if until is not None and until in text:
+                    break
+        except ringfence.RingfenceError:
+            self._processes[name] = (process, iter(process))  # another look goes on where this one was
+            raise
+        assert until is None or until in text
+        for key, wanted in expect.items():
+            assert {"text": text, "exit_code": process.result and process.result.exit_code}[key] == wanted
+
     def do_kill(self, _: dict[str, Any], __: dict[str, Any]) -> None:
         self.sandbox.kill()
 
@@ -232,9 +354,20 @@ def plain(value: Any) -> Any:
     return value
 
 
+def with_network(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options of create with the policy as the SDK takes it."""
+    if "network" not in options:
+        return options
+    return {**options, "network": ringfence.NetworkConfig(**options["network"])}
+
+
 def compare(info: Any, expect: dict[str, Any]) -> None:
     for key, wanted in expect.items():
-        assert plain(getattr(info, key)) == wanted, (key, info)
+        if key == "set":
+            for name in wanted:
+                assert getattr(info, name) is not None, (name, info)
+        else:
+            assert plain(getattr(info, key)) == wanted, (key, info)
 
 
 def contains(answer: Any, wanted: Any) -> None:
@@ -250,10 +383,7 @@ def contains(answer: Any, wanted: Any) -> None:
 def case_sandbox(request: pytest.FixtureRequest, sdk: Sdk, server: Server, client: Any) -> Iterator[tuple[Any, str]]:
     case = request.param
     if "create" in case or case.get("own_sandbox"):
-        options = dict(case.get("create", {}))
-        if "network" in options:
-            options["network"] = ringfence.NetworkConfig(**options["network"])
-        own = sdk.Sandbox.create(client=client, **options)
+        own = sdk.Sandbox.create(client=client, **with_network(case.get("create", {})))
         yield own, own.access_token
         own.kill()
     else:
@@ -268,19 +398,22 @@ def case_sandbox(request: pytest.FixtureRequest, sdk: Sdk, server: Server, clien
     ids=lambda value: value if isinstance(value, str) else "",
     indirect=["case_sandbox"],
 )
-def test_scenario(name: str, case_sandbox: tuple[Any, str], server: Server) -> None:
+def test_scenario(name: str, case_sandbox: tuple[Any, str], server: Server, sdk: Sdk, client: Any) -> None:
     sandbox, token = case_sandbox
     directory = f"/tmp/scenario-{name}-{secrets.token_hex(4)}"
-    case = Case(sandbox, server, token, directory)
+    case = Case(sdk, client, sandbox, server, token, directory)
     sandbox.files.make_dir(directory)
-    for number, step in enumerate(CASES[name]["steps"]):
-        try:
-            case.step(step)
-        except BaseException as exc:
-            if hasattr(exc, "add_note"):
-                exc.add_note(
-                    f"in step {number} of sdk/scenarios/{name}.json: {json.dumps(step, ensure_ascii=False)[:500]}"
-                )
-            raise
+    try:
+        for number, step in enumerate(CASES[name]["steps"]):
+            try:
+                case.step(step)
+            except BaseException as exc:
+                if hasattr(exc, "add_note"):
+                    text = json.dumps(step, ensure_ascii=False)[:500]
+                    exc.add_note(f"in step {number} of sdk/scenarios/{name}.json: {text}")
+                raise
+    finally:
+        for made in case.made.values():
+            made.kill()
     if "create" not in CASES[name] and not CASES[name].get("own_sandbox"):
         sandbox.files.remove(directory, recursive=True)

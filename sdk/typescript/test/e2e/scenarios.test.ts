@@ -7,8 +7,17 @@ import { request as httpRequest } from "node:http";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { isDeepStrictEqual } from "node:util";
-import { type CommandResult, RingfenceError, type RunOptions, Sandbox } from "../../src/index.js";
-import { driver, needsServer, realServer, repository } from "./server.js";
+import {
+  type CommandResult,
+  type CreateOptions,
+  type Output,
+  type Process,
+  RingfenceError,
+  type RunOptions,
+  Sandbox,
+  type SnapshotInfo,
+} from "../../src/index.js";
+import { driver, needsServer, realServer, repository, sleep } from "./server.js";
 
 type Json = Record<string, unknown>;
 
@@ -27,6 +36,8 @@ const cases = readdirSync(directory)
   .sort()
   .map((name) => JSON.parse(readFileSync(join(directory, name), "utf8")) as Case);
 
+const deadlines = "timeout_seconds on_timeout idle_timeout_seconds auto_delete_seconds auto_resume";
+
 const optionsOfVerb: Record<string, string> = {
   run: "command args cwd env user stdin stdin_base64 timeout_seconds output_limit_bytes stream",
   write: "path text base64 repeat user owner mode",
@@ -40,7 +51,23 @@ const optionsOfVerb: Record<string, string> = {
   rename: "from to user",
   remove: "path recursive user",
   get_info: "",
+  wait_for: "state",
   kill: "",
+  create: `template snapshot name metadata network idempotency_key ${deadlines}`,
+  pause: "",
+  resume: "",
+  update: deadlines,
+  fork: "count",
+  snapshot: "name",
+  list_snapshots: "",
+  get_snapshot: "snapshot",
+  delete_snapshot: "snapshot",
+  restore: "snapshot",
+  update_network: "allow_out deny_out allow_internet_access",
+  get_network: "",
+  network_flows: "verdict",
+  start: "command",
+  follow: "process until",
   request: "method path query headers json auth",
 };
 
@@ -54,6 +81,7 @@ test("there are cases and they are well formed", () => {
       const verb = verbOf(step);
       assertKeys(step[verb] as Json, optionsOfVerb[verb] ?? "", `${rest.name}: ${verb}`);
       assert.ok(!("expect" in step && "error" in step));
+      assert.ok(!("keep" in step) || ["create", "fork", "snapshot", "start"].includes(verb));
     }
   }
 });
@@ -74,10 +102,14 @@ describe(`scenarios with the ${driver} driver`, needsServer, () => {
         : shared;
       const dir = `/tmp/scenario-${scenario.name}-${randomBytes(4).toString("hex")}`;
       await sandbox.files.makeDir(dir);
+      const kept: Kept = { names: { dir, id: sandbox.id }, sandboxes: {}, processes: {} };
       try {
         for (const [index, step] of scenario.steps.entries()) {
           try {
-            await new Step(sandbox, dir).take(step);
+            const { on, ...rest } = step;
+            const target = on === undefined ? sandbox : kept.sandboxes[String(on)];
+            assert.ok(target, `nothing was kept as ${on}`);
+            await new Step(target, kept).take(rest);
           } catch (error) {
             const text = JSON.stringify(step).slice(0, 500);
             throw new Error(`step ${index} of sdk/scenarios/${scenario.name}.json: ${text}`, {
@@ -86,6 +118,7 @@ describe(`scenarios with the ${driver} driver`, needsServer, () => {
           }
         }
       } finally {
+        for (const made of Object.values(kept.sandboxes)) await made.kill();
         if (own) await sandbox.kill();
         else await sandbox.files.remove(dir, { recursive: true });
       }
@@ -93,18 +126,28 @@ describe(`scenarios with the ${driver} driver`, needsServer, () => {
   }
 });
 
+/** What a case has for its later steps. */
+interface Kept {
+  /** What names in braces stand for. */
+  names: Record<string, string>;
+  sandboxes: Record<string, Sandbox>;
+  processes: Record<string, { process: Process; output: AsyncGenerator<Output, void, undefined> }>;
+}
+
 class Step {
   readonly #sandbox: Sandbox;
-  readonly #dir: string;
+  readonly #kept: Kept;
+  #keep: string[] = [];
 
-  constructor(sandbox: Sandbox, dir: string) {
+  constructor(sandbox: Sandbox, kept: Kept) {
     this.#sandbox = sandbox;
-    this.#dir = dir;
+    this.#kept = kept;
   }
 
   async take(raw: Json): Promise<void> {
     const step = this.#fill(raw) as Json;
     const verb = verbOf(step);
+    this.#keep = [step["keep"] ?? []].flat().map(String);
     const expect = (step["expect"] ?? {}) as Json;
     const wanted = step["error"] as Json | undefined;
     if (wanted === undefined) return this.#do(verb, step[verb] as Json, expect);
@@ -121,10 +164,10 @@ class Step {
     });
   }
 
-  /** Puts the directory and the id in their places. */
+  /** Puts the directory and the ids in their places. */
   #fill(value: unknown): unknown {
     if (typeof value === "string")
-      return value.replaceAll("{dir}", this.#dir).replaceAll("{id}", this.#sandbox.id);
+      return value.replaceAll(/\{(\w+)\}/g, (whole, name) => this.#kept.names[name] ?? whole);
     if (Array.isArray(value)) return value.map((item) => this.#fill(item));
     if (typeof value !== "object" || value === null) return value;
     return Object.fromEntries(
@@ -195,13 +238,114 @@ class Step {
         return files.remove(path, options);
       case "get_info":
         return compare(await this.#sandbox.getInfo(), expect);
+      case "wait_for": {
+        for (const end = Date.now() + 60_000; ; await sleep(50)) {
+          const info = await this.#sandbox.getInfo();
+          if (info.state === given["state"]) return compare(info, expect);
+          assert.ok(Date.now() < end, `it is ${info.state}`);
+        }
+      }
       case "kill":
         return this.#sandbox.kill();
+      case "create": {
+        const made = await Sandbox.create({ ...server.options, ...camelKeys(given) } as CreateOptions);
+        this.#keepAll([made]);
+        return compare(await made.getInfo(), expect);
+      }
+      case "pause":
+        return compare(await this.#sandbox.pause(), expect);
+      case "resume":
+        return compare(await this.#sandbox.resume(), expect);
+      case "update":
+        return compare(await this.#sandbox.update(camelKeys(given)), expect);
+      case "fork": {
+        const forks = await this.#sandbox.fork(given["count"] as number | undefined);
+        this.#keepAll(forks);
+        const ids = new Set([this.#sandbox.id, ...forks.map((fork) => fork.id)]);
+        assert.equal(ids.size, Number(given["count"] ?? 1) + 1);
+        for (const fork of forks) compare(await fork.getInfo(), expect);
+        return;
+      }
+      case "snapshot": {
+        const taken = await this.#sandbox.snapshot(given["name"] as string | undefined);
+        this.#keepAll([taken]);
+        return compare(taken, expect);
+      }
+      case "list_snapshots": {
+        const names: string[] = [];
+        for await (const { name } of this.#sandbox.listSnapshots()) names.push(name);
+        assert.deepEqual(names, expect["names"]);
+        return;
+      }
+      case "get_snapshot":
+        return compare(await Sandbox.getSnapshot(String(given["snapshot"]), server.options), expect);
+      case "delete_snapshot":
+        return Sandbox.deleteSnapshot(String(given["snapshot"]), server.options);
+      case "restore":
+        return compare(await this.#sandbox.restore(String(given["snapshot"])), expect);
+      case "update_network":
+        return this.#sandbox.updateNetwork(camelKeys(given));
+      case "get_network":
+        return compare(await this.#sandbox.getNetwork(), expect);
+      case "network_flows": {
+        const end = Date.now() + 60_000;
+        for (const wanted of (expect["has"] ?? [{}]) as Json[]) {
+          for (let found = false; !found; await sleep(found ? 0 : 50)) {
+            const flows: object[] = [];
+            for await (const flow of this.#sandbox.networkFlows(options)) flows.push(flow);
+            found = flows.some((flow) =>
+              Object.entries(camelKeys(wanted)).every(([key, value]) => (flow as Json)[key] === value),
+            );
+            assert.ok(Date.now() < end, `${JSON.stringify(wanted)} is not in ${JSON.stringify(flows)}`);
+          }
+        }
+        return;
+      }
+      case "start": {
+        const process = await this.#sandbox.commands.start(String(given["command"]));
+        const [name] = this.#keep;
+        if (name !== undefined)
+          this.#kept.processes[name] = { process, output: process[Symbol.asyncIterator]() };
+        return;
+      }
+      case "follow":
+        return this.#follow(given, expect);
       case "request":
         return this.#request(given, expect);
       default:
         throw new Error(`unknown verb ${verb}`);
     }
+  }
+
+  /** Lets later steps name sandboxes and snapshots. */
+  #keepAll(made: Array<Sandbox | SnapshotInfo>): void {
+    if (this.#keep.length > 0) assert.equal(made.length, this.#keep.length);
+    for (const [index, name] of this.#keep.entries()) {
+      const one = made[index];
+      if (one === undefined) continue;
+      this.#kept.names[name] = one.id;
+      if (one instanceof Sandbox) this.#kept.sandboxes[name] = one;
+    }
+  }
+
+  async #follow(given: Json, expect: Json): Promise<void> {
+    const kept = this.#kept.processes[String(given["process"])];
+    assert.ok(kept, "nothing was kept under this name");
+    const until = given["until"] as string | undefined;
+    let text = "";
+    try {
+      // Not with for await, which would end the iteration that the next step goes on with.
+      for (let next = await kept.output.next(); !next.done; next = await kept.output.next()) {
+        text += next.value.text;
+        if (until !== undefined && text.includes(until)) break;
+      }
+    } catch (error) {
+      kept.output = kept.process[Symbol.asyncIterator](); // another look goes on where this one was
+      throw error;
+    }
+    if (until !== undefined) assert.ok(text.includes(until), text);
+    if ("text" in expect) assert.equal(text, expect["text"]);
+    if ("exit_code" in expect) assert.equal(kept.process.result?.exitCode, expect["exit_code"]);
   }
 
   async #run(given: Json, expect: Json): Promise<void> {
@@ -296,7 +440,7 @@ function send(
 }
 
 function verbOf(step: Json): string {
-  const verbs = Object.keys(step).filter((key) => key !== "expect" && key !== "error");
+  const verbs = Object.keys(step).filter((key) => !["expect", "error", "on", "keep"].includes(key));
   const verb = verbs[0] ?? "";
   assert.ok(verbs.length === 1 && verb in optionsOfVerb, `unknown verb in ${JSON.stringify(step)}`);
   return verb;
@@ -334,6 +478,11 @@ function camelKeys(options: Json): Json {
 
 function compare(info: object, expect: Json): void {
   for (const [key, value] of Object.entries(camelKeys(expect))) {
+    if (key === "set") {
+      for (const name of value as string[])
+        assert.ok((info as Json)[camel(name)] != null, `${name} is not set`);
+      continue;
+    }
     assert.ok(key in info, `unknown expectation ${key}`);
     const found = (info as Json)[key];
     assert.ok(
