@@ -121,8 +121,8 @@ func TestCommandOutlivesItsDaemon(t *testing.T) {
 	results := make(chan error, 2)
 	ids := make(chan string, 2)
 	for _, cmd := range []ringfence.Command{
-		{Shell: "sleep 1; echo alive >/mark; echo said", Timeout: time.Minute},
-		{Shell: "echo forever; sleep 100; echo not reached >/late", Timeout: 2 * time.Second, Tag: "forever"},
+		{Shell: "sleep 4; echo alive >/mark; echo said", Timeout: time.Minute},
+		{Shell: "echo forever; sleep 100; echo not reached >/late", Timeout: 5 * time.Second, Tag: "forever"},
 	} {
 		out := newOutput()
 		go func() {
@@ -144,7 +144,7 @@ func TestCommandOutlivesItsDaemon(t *testing.T) {
 		end    ringfence.ProcessEnd
 	}{{"said\n", ringfence.ProcessEnd{}}, {"forever\n", ringfence.ProcessEnd{ExitCode: 124, Reason: ringfence.CommandDeadline}}} {
 		id := <-ids
-		p, err := d.WaitProcess(t.Context(), project, sb.ID, id, 10*time.Second)
+		p, err := d.WaitProcess(t.Context(), project, sb.ID, id, time.Minute)
 		if err != nil || p.Exit == nil || p.Exit.ExitCode != want.end.ExitCode || p.Exit.Reason != want.end.Reason {
 			t.Fatalf("got %+v, %v", p, err)
 		}

@@ -118,7 +118,7 @@ type Engine struct {
 
 	ctx    context.Context // ends with the engine
 	cancel context.CancelCauseFunc
-	wg     sync.WaitGroup
+	wg     tasks
 
 	mu       sync.Mutex
 	live     map[string]*box // by id; guarded by mu

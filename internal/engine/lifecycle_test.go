@@ -146,7 +146,7 @@ func TestEndsDuringCreate(t *testing.T) {
 				if ringfence.CodeOf(err) != tc.code {
 					t.Errorf("the creator gets %v", err)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatal("the creator waits on")
 			}
 			m.mustEnd(d, sb.ID, tc.state, tc.reason)

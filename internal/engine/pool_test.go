@@ -20,7 +20,7 @@ func TestPool(t *testing.T) {
 	d := m.start(fake.Options{StartDelay: 5 * time.Millisecond})
 	full := func() {
 		t.Helper()
-		for end := time.Now().Add(15 * time.Second); m.onHost() != 3; time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); m.onHost() != 3; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("the pool has %d", m.onHost())
 			}

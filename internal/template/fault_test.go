@@ -6,11 +6,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/testenv"
@@ -143,4 +147,23 @@ func waitFor(t *testing.T, ok func() bool) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	t.Error("waited 30 s for nothing")
+}
+
+// Nothing that the caller of a build has open, or that hands a step over, is open in a step.
+func TestStepInheritsNothing(t *testing.T) {
+	testenv.RequireRoot(t)
+	inherited, err := unix.Dup(0) // not close-on-exec
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(inherited)
+	var open []string
+	step := jail{Dir: "/", Env: []string{"PATH=" + os.Getenv("PATH")}, Args: []string{"sh", "-c", `for f in /proc/$$/fd/*; do echo "${f##*/}"; done`}}
+	if err := step.run(t.Context(), "list", func(line string) { open = append(open, line) }); err != nil {
+		t.Fatal(err)
+	}
+	// The shell itself may have one for the directory that it lists.
+	if len(open) < 3 || len(open) > 4 || slices.Contains(open, strconv.Itoa(inherited)) {
+		t.Errorf("with %d inherited a step has %q open", inherited, open)
+	}
 }

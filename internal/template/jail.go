@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -98,7 +99,12 @@ func enterJail() error {
 	if err := json.NewDecoder(os.NewFile(3, "spec")).Decode(&j); err != nil {
 		return err
 	}
-	unix.CloseOnExec(3)
+	// Nothing that this process was given goes on to the step, what the caller of the build
+	// had open included: mmdebstrap writes numbers of its descriptors into shell scripts,
+	// and dash knows those of one digit only.
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("close what was inherited: %w", err)
+	}
 	unix.Umask(0o022)
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)

@@ -57,7 +57,7 @@ func TestSandboxKilled(t *testing.T) {
 			if !errors.As(err, &e) || e.Code != ringfence.CodeSandboxEnded || !strings.Contains(e.Message, "crashed") || e.RequestID == "" {
 				t.Errorf("the caller gets %v", err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("the caller waits on")
 		}
 		w.ended(sb.ID(), ringfence.StateFailed, ringfence.ReasonCrashed)

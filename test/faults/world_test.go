@@ -235,7 +235,7 @@ func (w *world) create(o client.CreateOptions) *client.Sandbox {
 // template's first use: until every sandbox of the host has an owner.
 func (w *world) settle() {
 	w.t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		live := map[string]bool{}
 		for sb, err := range w.c.List(context.Background(), client.ListOptions{}) {
 			if err != nil {
@@ -275,7 +275,7 @@ func (w *world) ended(id string, state ringfence.State, reason ringfence.Reason)
 // waitFor waits for a condition.
 func waitFor(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain for %s", what)
 		}

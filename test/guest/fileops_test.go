@@ -313,7 +313,7 @@ func (b *bed) watch(t testing.TB, f guestproto.FileWatch) *watch {
 	case err := <-w.ended:
 		w.ended <- err
 		t.Fatalf("it is not watched: %v", err)
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("it is not watched")
 	}
 	return w
@@ -327,7 +327,7 @@ func (w *watch) want(events ...string) {
 		missing[e] = true
 	}
 	var seen []string
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for len(missing) > 0 {
 		select {
 		case e := <-w.events:
@@ -390,7 +390,7 @@ func TestFileWatch(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("the end of the directory is not told")
 		}
 	})
@@ -453,7 +453,7 @@ func TestFileWatchOverflow(t *testing.T) {
 		close(goOn)
 		tick := time.NewTicker(50 * time.Millisecond)
 		defer tick.Stop()
-		for deadline := time.After(30 * time.Second); ; {
+		for deadline := time.After(time.Minute); ; {
 			select {
 			case err := <-ended:
 				if !errors.Is(err, errDone) {

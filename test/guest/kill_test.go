@@ -77,7 +77,7 @@ func countSleeps(t *testing.T, b *bed) int {
 
 func waitFor(t testing.TB, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !condition(); {
+	for deadline := time.Now().Add(time.Minute); !condition(); {
 		if time.Now().After(deadline) {
 			t.Fatal("it did not happen within 20 seconds")
 		}

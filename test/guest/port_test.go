@@ -85,7 +85,7 @@ func (b *bed) listen(t *testing.T, address string) (port int, p *guestlink.Proce
 		select {
 		case line := <-lines:
 			return line
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("the server says nothing")
 			return ""
 		}

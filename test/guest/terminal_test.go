@@ -41,7 +41,7 @@ func (s *screen) String() string {
 // wait waits until the terminal has said something since the last wait for it.
 func (s *screen) wait(t *testing.T, want string) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		text := s.String()
 		if i := strings.Index(text[s.seen:], want); i >= 0 {

@@ -66,7 +66,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		if _, err := c.Health(t.Context()); err == nil {
 			break
 		}
@@ -176,7 +176,7 @@ func (x *terminal) keys(s string) {
 func (x *terminal) see(pattern string) string {
 	x.t.Helper()
 	re := regexp.MustCompile(pattern)
-	for end := time.Now().Add(15 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
 		x.mu.Lock()
 		fresh := x.out.Bytes()[x.mark:]
 		at := re.FindIndex(fresh)
@@ -211,7 +211,7 @@ func (x *terminal) ends(code int) {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(15 * time.Second):
+	case <-time.After(time.Minute):
 		_ = x.cmd.Process.Kill()
 		<-ended
 		x.t.Error("it does not end")
@@ -419,7 +419,7 @@ func TestTerminal(t *testing.T) {
 // waitFor waits for a condition.
 func waitFor(t *testing.T, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(15 * time.Second); !is(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("waited in vain")
 		}

@@ -65,7 +65,7 @@ def test_stdin_of_many_megabytes_in_one_call(sandbox: Any) -> None:
 
 
 def test_signals_and_kill(sandbox: Any) -> None:
-    process = sandbox.commands.start("trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.05; done")
+    process = sandbox.commands.start("trap 'echo caught; exit 9' INT; echo ready; sleep 1000 & wait")
     assert next(iter(process)).data == b"ready\n"
     assert process.signal(signal.SIGINT)
     assert process.wait().exit_code == 9

@@ -78,7 +78,7 @@ if (driver === "gvisor") {
 
     test("signals, kill, deadlines and waiting with an end", async () => {
       const trap = await sandbox.commands.start(
-        "trap 'exit 9' INT; echo ready; while :; do sleep 0.05; done",
+        "trap 'exit 9' INT; echo ready; sleep 1000 & wait",
       );
       for await (const piece of trap) {
         assert.equal(piece.text, "ready\n");
