@@ -46,8 +46,8 @@ type Unpacked struct {
 }
 
 // WriteArchive unpacks an archive into a directory of the sandbox, which is made when it
-// is not there. owner will own what is new, the acting user when empty. When it fails,
-// what was unpacked by then stays.
+// is not there. owner will own what is new; empty: the user of [Files.As], or without one
+// the sandbox's user. When it fails, what was unpacked by then stays.
 //
 // Errors: archive_refused (with the entry), not_directory, file_permission, disk_full.
 func (f Files) WriteArchive(ctx context.Context, path, format string, r io.Reader, owner string) (Unpacked, error) {

@@ -64,7 +64,8 @@ func (i FileInfo) IsDir() bool { return i.Type == TypeDirectory }
 
 // WriteOptions says how a file is written. The zero value is fine.
 type WriteOptions struct {
-	// Owner will own the file and the parents that are made; the acting user when empty.
+	// Owner will own the file and the parents that are made. Empty: User, or without one the
+	// sandbox's user; a file that is there keeps its owner.
 	Owner string
 	// Mode is the permission bits; 0: those of the file that is replaced, else 0644.
 	Mode uint32
@@ -76,7 +77,7 @@ type WriteOptions struct {
 
 // MkdirOptions says how a directory is made.
 type MkdirOptions struct {
-	Owner string // the acting user when empty
+	Owner string // empty: User, or without one the sandbox's user
 	Mode  uint32 // 0: 0755
 }
 

@@ -60,7 +60,7 @@ func (f Files) Walk(ctx context.Context, path string, o WalkOptions) iter.Seq2[F
 // CopyOptions says how files are copied within a sandbox.
 type CopyOptions struct {
 	Recursive bool   // needed for a directory, which must not exist yet
-	Owner     string // of what is new; the acting user when empty
+	Owner     string // of what is new; empty: the user named by User, or else the sandbox's user
 }
 
 // Copy copies a file within the sandbox, in the place of another one at once, or a

@@ -57,8 +57,10 @@ func serveCommand(*cli.App) *cobra.Command {
 
 const (
 	envAPIKey = "RINGFENCE_API_KEY"
-	drain     = 15 * time.Second // how long a request may go on after the first signal
 )
+
+// drain is how long a request may go on after the first signal. Tests shorten it.
+var drain = 15 * time.Second
 
 // serve runs the server until ctx ends.
 func serve(ctx context.Context, c *config.Config, out, errOut io.Writer) (err error) {
@@ -138,14 +140,16 @@ func serve(ctx context.Context, c *config.Config, out, errOut io.Writer) (err er
 			return err
 		}
 	}
-	server := api.New(api.Options{Engine: eng, Log: log, Version: version, HostNames: hostNames(c), Domain: c.Domain, MaxBody: c.MaxBodyMiB << 20}).HTTP()
+	handler := api.New(api.Options{Engine: eng, Log: log, Version: version, HostNames: hostNames(c), Domain: c.Domain, MaxBody: c.MaxBodyMiB << 20})
+	server := handler.HTTP()
 	server.TLSConfig = secure
 	announce(out, log, c, listener.Addr(), key)
-	return run(ctx, server, listener, log)
+	return run(ctx, server, handler.Wait, listener, log)
 }
 
-// run serves until ctx ends, and then lets what was begun come to its end.
-func run(ctx context.Context, server *http.Server, listener net.Listener, log *slog.Logger) error {
+// run serves until ctx ends, and then lets what was begun come to its end. wait waits for
+// the requests that the server does not count, which are the WebSockets.
+func run(ctx context.Context, server *http.Server, wait func(context.Context) error, listener net.Listener, log *slog.Logger) error {
 	requests, stopRequests := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopRequests(nil)
 	server.BaseContext = func(net.Listener) context.Context { return requests }
@@ -165,14 +169,15 @@ func run(ctx context.Context, server *http.Server, listener net.Listener, log *s
 	log.Info("shutting down; sandboxes go on", "drain", drain)
 	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
-	if server.Shutdown(patience) == nil {
+	if server.Shutdown(patience) == nil && wait(patience) == nil {
 		return nil
 	}
-	// The rest is told to end: commands are killed, as their callers get no answer.
-	stopRequests(ringfence.Errorf(ringfence.CodeUnavailable, "the server is shutting down"))
+	// The rest is told to end: commands are killed, as their callers get no answer, and
+	// sessions close.
+	stopRequests(api.ErrShutdown)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
-	if server.Shutdown(last) != nil {
+	if server.Shutdown(last) != nil || wait(last) != nil {
 		return server.Close()
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"path"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"ringfence.dev/ringfence"
@@ -46,6 +47,10 @@ type Server struct {
 	ports *httputil.ReverseProxy
 
 	dialects []http.Handler // of the mounts in Options
+
+	mu     sync.Mutex
+	active int           // requests that are being answered; guarded by mu
+	idle   chan struct{} // closed when the last of them has been, if somebody waits; guarded by mu
 }
 
 // New returns a server for an engine.
@@ -164,8 +169,44 @@ func (r rolling) Read(p []byte) (int, error) {
 // done leaves the connection to be watched for the client's going away.
 func (r rolling) done() { _ = r.control.SetReadDeadline(time.Time{}) }
 
+// ErrShutdown is the cause with which the context of a request ends when the server does.
+var ErrShutdown = ringfence.Errorf(ringfence.CodeUnavailable, "the server is shutting down").
+	WithHint("what runs in the sandbox goes on; try again when the server is back")
+
+// Wait waits until no request is being answered, WebSockets included, which the server of
+// HTTP does not count.
+func (s *Server) Wait(ctx context.Context) error {
+	s.mu.Lock()
+	if s.active == 0 {
+		s.mu.Unlock()
+		return nil
+	}
+	if s.idle == nil {
+		s.idle = make(chan struct{})
+	}
+	idle := s.idle
+	s.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *Server) count(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.active += n; s.active == 0 && s.idle != nil {
+		close(s.idle)
+		s.idle = nil
+	}
+}
+
 // ServeHTTP gives a request its id, refuses the wrong Host, and logs what came of it.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.count(1)
+	defer s.count(-1)
 	var random [8]byte
 	rand.Read(random[:]) // never fails since Go 1.24
 	a := &answer{ResponseWriter: w, control: http.NewResponseController(w), id: hex.EncodeToString(random[:]), route: "none", stall: s.Stall}

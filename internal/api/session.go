@@ -65,13 +65,22 @@ func (c *call) connect() error {
 	case errors.As(err, &fault):
 		c.logFault(c.w, fault.err)
 		if s.say(errorMessage{"error", c.w.wire(fault.err)}) == nil {
-			_ = conn.Close(websocket.StatusNormalClosure, "")
+			_ = conn.Close(closeStatus(s.ctx))
 		}
 	}
 	s.end(errLeft)
 	_ = conn.CloseNow()
 	s.wg.Wait()
 	return nil
+}
+
+// closeStatus says how a WebSocket closes whose last message was said: for itself, or
+// because the server ends.
+func closeStatus(ctx context.Context) (websocket.StatusCode, string) {
+	if errors.Is(context.Cause(ctx), ErrShutdown) {
+		return websocket.StatusGoingAway, ErrShutdown.Message
+	}
+	return websocket.StatusNormalClosure, ""
 }
 
 // sessionError is an error that the client is told.

@@ -44,9 +44,16 @@ func (c *call) forward() error {
 	}
 	defer conn.CloseNow()
 	conn.SetReadLimit(tcpMessage)
-	ctx, cancel := context.WithCancel(c.r.Context())
+	// Apart from the request's: a read whose context ends breaks the connection off.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.r.Context()))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { guest.Close() })()
+	defer context.AfterFunc(c.r.Context(), func() {
+		if code, reason := closeStatus(c.r.Context()); code != websocket.StatusNormalClosure {
+			_ = conn.Close(code, reason) // the client may have left
+		}
+		cancel()
+	})()
 	f := &forwarded{conn: conn, guest: guest, clientEnded: make(chan struct{})}
 	var wg sync.WaitGroup
 	wg.Go(func() { f.fromClient(ctx); cancel() })

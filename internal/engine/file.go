@@ -57,14 +57,16 @@ var hints = map[ringfence.Code]string{
 	ringfence.CodeDirectoryNotEmpty:  "remove it with recursive",
 	ringfence.CodeFilePermission:     "act as another user, such as root",
 	ringfence.CodePreconditionFailed: "read it again, and decide anew",
-	ringfence.CodeArchiveRefused:     "nothing left the directory; what came before that entry is unpacked",
+	ringfence.CodeArchiveRefused:     "make the archive anew; what came before the fault is unpacked, all of it inside of the directory",
 	ringfence.CodeDiskFull:           "remove files in the sandbox, or create one with more disk_mib",
 }
 
 func withHint(err error) error {
 	var e *ringfence.Error
 	if errors.As(err, &e) && e.Hint == "" {
-		e.Hint = hints[e.Code]
+		if e.Hint = hints[e.Code]; e.Field == "to" && e.Hint != "" {
+			e.Hint = "choose another target, or make way for it first"
+		}
 	}
 	return err
 }
@@ -88,7 +90,7 @@ func (e *Engine) ReadFile(ctx context.Context, f FileRef, offset, length int64, 
 
 // WriteOptions says how a file is written.
 type WriteOptions struct {
-	Owner string // of what is new; the acting user when empty
+	Owner string // of what is new; empty: the user who was named, or else the sandbox's
 	Mode  uint32 // permission bits; 0: those of an existing file, else 0644
 	// IfMatch: only replace the file that has this etag. Create: only make a new file.
 	// precondition_failed otherwise.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"io"
 	"strings"
 
@@ -47,7 +48,8 @@ func (e *Engine) ChangeMode(ctx context.Context, f FileRef, m ModeChange) (info 
 }
 
 // CopyFile copies a file, which replaces another one, or with recursive a directory,
-// which must not exist. owner will own what is new, the acting user when empty.
+// which must not exist. owner will own what is new; empty: the user who was
+// named, or else the sandbox's.
 func (e *Engine) CopyFile(ctx context.Context, f FileRef, to string, recursive bool, owner string) (info ringfence.FileInfo, err error) {
 	if err := validPath("to", to); err != nil {
 		return info, err
@@ -57,8 +59,19 @@ func (e *Engine) CopyFile(ctx context.Context, f FileRef, to string, recursive b
 	}
 	defer e.changed(f, &err, ringfence.EventFileCopied, map[string]any{"to": to})
 	return e.infoCall(ctx, f, func(conn *guestlink.Conn) (guestproto.FileInfo, error) {
-		return conn.CopyFile(ctx, guestproto.FileCopy{FilePath: f.guest(), To: to, Recursive: recursive, Owner: owner})
+		got, err := conn.CopyFile(ctx, guestproto.FileCopy{FilePath: f.guest(), To: to, Recursive: recursive, Owner: owner})
+		return got, hintFor(err, ringfence.CodeIsDirectory, "path", "copy it with recursive")
 	})
+}
+
+// hintFor says what to do about an error that means another thing in this operation than
+// in most.
+func hintFor(err error, code ringfence.Code, field, hint string) error {
+	var e *ringfence.Error
+	if errors.As(err, &e) && e.Code == code && e.Field == field && e.Hint == "" {
+		e.Hint = hint
+	}
+	return err
 }
 
 // ChangeMetadata sets and removes metadata of a file: text by keys.
@@ -161,7 +174,7 @@ func (e *Engine) ReadArchive(ctx context.Context, f FileRef, format archive.Form
 }
 
 // WriteArchive unpacks an archive into a directory, inside the sandbox. owner will own
-// what is new, the acting user when empty. archive_refused names the entry at fault.
+// what is new, as in CopyFile. archive_refused names the entry at fault.
 func (e *Engine) WriteArchive(ctx context.Context, f FileRef, format archive.Format, owner string, body io.Reader) (counts ringfence.ArchiveCounts, err error) {
 	if err := validOwner("owner", owner); err != nil {
 		return counts, err
@@ -170,7 +183,7 @@ func (e *Engine) WriteArchive(ctx context.Context, f FileRef, format archive.For
 	err = e.call(ctx, f, func(conn *guestlink.Conn) error {
 		got, err := conn.WriteArchive(ctx, guestproto.ArchiveWrite{FilePath: f.guest(), Format: string(format), Owner: owner}, body)
 		counts = ringfence.ArchiveCounts(got)
-		return err
+		return hintFor(err, ringfence.CodeIsDirectory, "path", "remove the directory that is in a file's place, or unpack into another one")
 	})
 	return counts, err
 }

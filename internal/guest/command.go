@@ -46,6 +46,7 @@ func (a *agent) start(ch *channel, ps guestproto.ProcessStart) (*process, error)
 	p := &process{
 		id: ps.ID, tag: ps.Tag, user: c.user.name, command: ps.Shell, args: keptArgs(ps.Args), dir: c.dir,
 		startedAt: ps.StartedAt, deadlineAt: ps.DeadlineAt, logLimit: logLimit, ended: make(chan struct{}),
+		roomy: a.procs.running() < roomyProcesses,
 	}
 	if p.startedAt == 0 {
 		p.startedAt = time.Now().UnixMicro()
@@ -208,7 +209,9 @@ func (p *process) openPipes(stdin bool) (files []uintptr, err error) {
 			return files, err
 		}
 		files = append(files, uintptr(pipe[1]))
-		_, _ = unix.FcntlInt(uintptr(pipe[0]), unix.F_SETPIPE_SZ, pipeSize) // the default is only slower
+		if p.roomy {
+			_, _ = unix.FcntlInt(uintptr(pipe[0]), unix.F_SETPIPE_SZ, pipeSize) // the default is only slower
+		}
 		_ = unix.SetNonblock(pipe[0], true)
 		p.streams = append(p.streams, &stream{typ: typ, file: os.NewFile(uintptr(pipe[0]), "output"), drained: make(chan struct{})})
 	}

@@ -18,13 +18,9 @@ func makeDir(a *agent, _ *channel, f guestproto.FileMkdir) (any, error) {
 	if f.Mode > 0o7777 {
 		return nil, fail(codeInvalid, "mode", "the mode %#o has more than permission bits", f.Mode)
 	}
-	var owner *account
-	if f.Owner != "" {
-		o, err := a.users.lookup(f.Owner, "owner")
-		if err != nil {
-			return nil, err
-		}
-		owner = &o
+	owner, err := a.newOwner(f.Owner, f.User)
+	if err != nil {
+		return nil, err
 	}
 	mode := f.Mode
 	if mode == 0 {

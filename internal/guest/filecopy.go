@@ -1,8 +1,6 @@
 package guest
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"path"
 	"strings"
@@ -33,12 +31,8 @@ func copyFile(a *agent, ch *channel, f guestproto.FileCopy) (any, error) {
 		return nil, err
 	}
 	c := &copier{a: a, ch: ch}
-	if f.Owner != "" {
-		owner, err := a.users.lookup(f.Owner, "owner")
-		if err != nil {
-			return nil, err
-		}
-		c.owner = &owner
+	if c.owner, err = a.newOwner(f.Owner, f.User); err != nil {
+		return nil, err
 	}
 	c.buf = ch.link.free.get(guestproto.MaxPayload)
 	defer func() { ch.link.free.put(c.buf) }()
@@ -99,9 +93,7 @@ func (c *copier) copy(from, to string, recursive bool) error {
 		if err := unix.Fstatat(target, name, &old, unix.AT_SYMLINK_NOFOLLOW); err == nil && old.Mode&unix.S_IFMT == unix.S_IFDIR {
 			return fail(codeIsDirectory, "to", "%q is a directory", to)
 		}
-		var random [12]byte
-		rand.Read(random[:]) // never fails since Go 1.24
-		temp := ".rf-" + hex.EncodeToString(random[:])
+		temp := tempName()
 		err := c.entry(parent, base, target, temp, 0)
 		if err == nil {
 			c.a.replacing.Lock()

@@ -1,6 +1,8 @@
 package guest
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"fmt"
 	"path"
 	"strings"
@@ -39,6 +41,46 @@ func (a *agent) target(f guestproto.FilePath) (string, account, error) {
 	}
 	u, err := a.users.lookup(f.User, "user")
 	return p, u, err
+}
+
+// newOwner returns who will own what a call makes: who was named, or else the sandbox's
+// user, whose commands are to work with it. nil: the acting user, who was named himself or
+// is the same.
+func (a *agent) newOwner(named, acting string) (*account, error) {
+	if named != "" {
+		owner, err := a.users.lookup(named, "owner")
+		return &owner, err
+	}
+	if acting != "" {
+		return nil, nil
+	}
+	owner, err := a.users.lookup(a.currentIdentity().User, "owner")
+	if err != nil || owner.uid == 0 && owner.gid == 0 {
+		return nil, nil // a template may have lost its user; root acts
+	}
+	return &owner, nil
+}
+
+// tempName returns a name for a file that will take another's place.
+func tempName() string {
+	var random [tempRandom]byte
+	rand.Read(random[:]) // never fails since Go 1.24
+	return tempPrefix + hex.EncodeToString(random[:])
+}
+
+const (
+	tempPrefix = ".rf-"
+	tempRandom = 12
+)
+
+// isTemp reports whether a name is one of tempName's.
+func isTemp(name string) bool {
+	digits, ok := strings.CutPrefix(name, tempPrefix)
+	if !ok || len(digits) != 2*tempRandom {
+		return false
+	}
+	_, err := hex.DecodeString(digits)
+	return err == nil
 }
 
 // owners are the names of a file's owner and group. To find them costs two system

@@ -1,8 +1,6 @@
 package guest
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"io"
 	"os"
@@ -51,12 +49,8 @@ func writeArchive(a *agent, ch *channel, f guestproto.ArchiveWrite) (any, error)
 		return nil, fail(codeInvalid, "format", "there is no archive format %q", f.Format)
 	}
 	x := &unpacker{ch: ch, lastFD: -1}
-	if f.Owner != "" {
-		owner, err := a.users.lookup(f.Owner, "owner")
-		if err != nil {
-			return nil, err
-		}
-		x.owner = &owner
+	if x.owner, err = a.newOwner(f.Owner, f.User); err != nil {
+		return nil, err
 	}
 	x.buf = ch.link.free.get(guestproto.MaxPayload)
 	defer func() { ch.link.free.put(x.buf) }()
@@ -128,9 +122,7 @@ func (r *channelReader) close() {
 // zip reads an archive whose directory comes last: it is kept on the disk, without a
 // name, until it is unpacked.
 func (x *unpacker) zip(body io.Reader) error {
-	var random [12]byte
-	rand.Read(random[:]) // never fails since Go 1.24
-	temp := ".rf-" + hex.EncodeToString(random[:])
+	temp := tempName()
 	fd, err := unix.Openat(x.root, temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err

@@ -131,8 +131,8 @@ func (w *fileWatcher) add(dir string, report bool) error {
 	defer unix.Close(fd)
 	return eachName(fd, func(name string) error {
 		var st unix.Stat_t
-		if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return nil // it went away meanwhile
+		if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || isTemp(name) {
+			return nil // it went away meanwhile, or will in a moment
 		}
 		isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
 		full := path.Join(dir, name)
@@ -218,7 +218,7 @@ func (w *fileWatcher) event(wd int32, mask, cookie uint32, name string) (gone bo
 		}
 		return false // its parent tells the rest
 	}
-	if name == "" || w.only != "" && name != w.only {
+	if name == "" || w.only != "" && name != w.only || isTemp(name) {
 		return false
 	}
 	full := path.Join(dir, name)

@@ -1,8 +1,6 @@
 package guest
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"path"
 	"strings"
 	"syscall"
@@ -23,7 +21,8 @@ type replacement struct {
 	name  string
 	temp  string
 	fd    int
-	owner *account     // who will own it; nil: keep what is
+	owner *account     // of what is new; nil: the acting user
+	given bool         // owner is for what is there, too
 	old   *unix.Stat_t // the file that is there
 	mode  uint32
 	// ifMatch is the etag that the file that is there has to have; create: there must be none.
@@ -42,13 +41,9 @@ func writeFile(a *agent, ch *channel, f guestproto.FileWrite) (any, error) {
 	if f.IfMatch != "" && f.Create {
 		return nil, fail(codeInvalid, "", "a write can depend on an etag or on the file's absence, not on both")
 	}
-	r := &replacement{dir: -1, fd: -1, mode: f.Mode, ifMatch: f.IfMatch, create: f.Create}
-	if f.Owner != "" {
-		owner, err := a.users.lookup(f.Owner, "owner")
-		if err != nil {
-			return nil, err
-		}
-		r.owner = &owner
+	r := &replacement{dir: -1, fd: -1, mode: f.Mode, given: f.Owner != "", ifMatch: f.IfMatch, create: f.Create}
+	if r.owner, err = a.newOwner(f.Owner, f.User); err != nil {
+		return nil, err
 	}
 	err = a.ns.onFileThread(u, func() error { return r.open(p) })
 	if err == nil {
@@ -105,9 +100,7 @@ func (r *replacement) open(p string) error {
 	if err := r.allowed(r.old); err != nil { // before the bytes come, which may be many
 		return err
 	}
-	var random [12]byte
-	rand.Read(random[:]) // never fails since Go 1.24
-	temp := ".rf-" + hex.EncodeToString(random[:])
+	temp := tempName()
 	r.fd, err = unix.Openat(r.dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
@@ -206,7 +199,7 @@ func (r *replacement) fill(ch *channel) error {
 func (r *replacement) commit() error {
 	mode := r.mode
 	switch {
-	case r.owner != nil:
+	case r.owner != nil && (r.given || r.old == nil):
 		if err := unix.Fchown(r.fd, int(r.owner.uid), int(r.owner.gid)); err != nil {
 			return err
 		}

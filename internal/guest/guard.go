@@ -93,11 +93,7 @@ func (g *guard) pace() (longest time.Duration, more bool) {
 	// Under the lock: a command that starts is in the table before watch is called.
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	t := g.agent.procs
-	t.mu.Lock()
-	commands := len(t.byPID)
-	t.mu.Unlock()
-	if commands > 0 {
+	if g.agent.procs.running() > 0 {
 		return maxPoll, true
 	}
 	g.running = g.agent.groups.enabled && g.agent.groups.threads() > 0

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -63,6 +64,8 @@ func setIdentity(a *agent, _ *channel, id guestproto.Identity) (any, error) {
 			a.log.Warn("Cannot set where names are looked up", "error", err)
 		}
 	}
+	// What the logs gave up is the sandbox's again before the collector would see to it.
+	debug.SetMemoryLimit(int64(2*logBudget(id.MemoryBytes)) + agentMemory)
 	limit := a.processLimit()
 	if err := a.groups.setLimit(limit); err != nil {
 		return nil, fail(codeInternal, "", "cannot set the limit on processes: %v", err)
@@ -74,6 +77,9 @@ func setIdentity(a *agent, _ *channel, id guestproto.Identity) (any, error) {
 	}
 	return struct{}{}, nil
 }
+
+// agentMemory is what the agent may need beside twice the logs, in bytes.
+const agentMemory = 32 << 20
 
 func (a *agent) processLimit() int {
 	if n := a.currentIdentity().MaxProcs; n > 0 {

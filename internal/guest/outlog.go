@@ -17,7 +17,7 @@ const (
 	// where many processes are noisy, each keeps less.
 	logTotal = 64 << 20
 	// logMin is what a log keeps whatever the others do.
-	logMin = 256 << 10
+	logMin = 64 << 10
 	// logLeft is what is kept then of a process that has ended, whose own children still write.
 	logLeft = 16 << 10
 	// mergeLimit is the size up to which output is copied behind that before it.
@@ -117,17 +117,11 @@ func (l *outlog) lastLocked() *segment {
 // dropLocked drops the oldest output until the rest is within the limit, or the
 // holder still needs it.
 func (l *outlog) dropLocked() {
-	// Limits are given when processes start and end. What is left of a process writes on
-	// after that, and each log has to see for itself that they are too much together.
-	limit := l.limit
-	if l.total.over() {
-		least := uint64(logMin)
-		if l.exit != nil {
-			least = logLeft
-		}
-		limit = min(limit, least)
-	}
+	limit := l.allowedLocked()
 	for len(l.segments) > 0 && l.cost > limit {
+		if len(l.segments) == 1 && limit > 0 && l.exit == nil {
+			return // one that is larger than the limit is better than none
+		}
 		s := l.segments[0]
 		if l.holder != nil && s.end() > l.held {
 			return
@@ -154,12 +148,27 @@ func (l *outlog) recycleLocked(s *segment) {
 func (l *outlog) wait(drain func() bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.cost > l.limit && !drain() {
-		if l.dropLocked(); l.cost > l.limit {
+	for l.fullLocked() && !drain() {
+		if l.dropLocked(); l.fullLocked() {
 			l.room.Wait()
 		}
 	}
 }
+
+// allowedLocked is what the log may cost now. Limits are given when processes start and
+// end. What is left of a process writes on after that, and what a reader holds back is not
+// dropped for others: each log has to see for itself that they are too much together.
+func (l *outlog) allowedLocked() uint64 {
+	switch {
+	case !l.total.over():
+		return l.limit
+	case l.exit != nil:
+		return min(l.limit, logLeft)
+	}
+	return min(l.limit, logMin)
+}
+
+func (l *outlog) fullLocked() bool { return l.cost > l.allowedLocked() && len(l.segments) > 1 }
 
 // holdFrom makes ch the reader that loses nothing from a position on.
 func (l *outlog) holdFrom(ch *channel, from uint64) {
@@ -264,9 +273,7 @@ func (l *outlog) follow(ch *channel, from uint64, once bool, started func(from u
 		l.recycleLocked(s)
 		if l.holder == ch {
 			l.held = pos
-			if l.cost > l.limit {
-				l.room.Broadcast()
-			}
+			l.room.Broadcast()
 		}
 		l.mu.Unlock()
 		if err != nil {

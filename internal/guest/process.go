@@ -30,6 +30,7 @@ type process struct {
 	ended                 chan struct{} // closed with the result
 	input                 *input        // nil: stdin is /dev/null
 	logLimit              uint64        // of its log, unless the sandbox has too little for all
+	roomy                 bool          // it has large pipes and buffers
 	terminal              *os.File      // nil: pipes
 
 	exited atomic.Bool // the main process ended
@@ -53,12 +54,23 @@ type stream struct {
 // pipeSize is what an output pipe holds, in bytes: few wake-ups for much output.
 const pipeSize = 1 << 20
 
+const (
+	// roomyProcesses is how many processes at a time have large pipes and buffers. What is
+	// in them is the sandbox's memory beside that of the logs: with a hundred writers, half
+	// of a small sandbox's.
+	roomyProcesses = 16
+	// smallBuffer is what the others have, in bytes.
+	smallBuffer = 64 << 10
+	// firstBuffer is what all begin with: most streams say little or nothing.
+	firstBuffer = 4 << 10
+)
+
 func (s *stream) done() { s.once.Do(func() { close(s.drained) }) }
 
 // pump reads a stream until its last writer is gone, which may be long after the
 // command has ended; nobody gets SIGPIPE for having been left behind.
 func (p *process) pump(s *stream) {
-	in := intake{p: p, s: s, buf: p.log.free.get(guestproto.MaxPayload)}
+	in := intake{p: p, s: s, buf: make([]byte, firstBuffer)}
 	defer func() { p.log.free.put(in.buf) }()
 	defer s.file.Close()
 	defer s.done()
@@ -94,6 +106,7 @@ type intake struct {
 	buf   []byte
 	last  time.Time // when the last output was taken
 	burst int       // small reads in a row that hardly had to wait
+	much  bool      // a buffer was filled: the next ones are larger
 }
 
 const (
@@ -150,9 +163,21 @@ func (in *intake) draining() bool {
 }
 
 func (in *intake) take(n int) {
-	if in.p.log.append(in.s.typ, in.buf[:n]) {
-		in.buf = in.p.log.free.get(guestproto.MaxPayload)
+	grow := !in.much && n == len(in.buf)
+	in.much = in.much || grow
+	if in.p.log.append(in.s.typ, in.buf[:n]) || grow {
+		in.buf = in.buffer()
 	}
+}
+
+func (in *intake) buffer() []byte {
+	switch {
+	case !in.much:
+		return make([]byte, firstBuffer)
+	case !in.p.roomy:
+		return make([]byte, smallBuffer)
+	}
+	return in.p.log.free.get(guestproto.MaxPayload)
 }
 
 // drain reads what is in the pipe, and at most what fits into it: more can only have

@@ -177,6 +177,13 @@ func (t *processTable) add(id string, p *process) {
 	}
 }
 
+// running returns how many processes have not ended.
+func (t *processTable) running() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.byPID)
+}
+
 // all lists the processes in the order of their start.
 func (t *processTable) all() []*process {
 	t.mu.Lock()
@@ -235,13 +242,18 @@ func (p *process) hasEnded() bool {
 	}
 }
 
+// logBudget is what all logs may have together in a sandbox of so much memory, in bytes.
+func logBudget(memory int64) uint64 {
+	if memory <= 0 {
+		return logTotal
+	}
+	return min(logTotal, uint64(memory)/16)
+}
+
 // share divides the memory for output: the oldest finished processes lose theirs
 // first, then everyone keeps less.
 func (t *processTable) share() {
-	budget := uint64(logTotal)
-	if m := t.agent.currentIdentity().MemoryBytes; m > 0 {
-		budget = min(budget, uint64(m)/16)
-	}
+	budget := logBudget(t.agent.currentIdentity().MemoryBytes)
 	t.logs.budget.Store(int64(budget))
 	t.mu.Lock()
 	var forget []*process

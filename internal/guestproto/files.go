@@ -18,7 +18,7 @@ type FileCopy struct {
 	To        string `json:"to"`
 	ToBytes   []byte `json:"to_bytes,omitempty"`
 	Recursive bool   `json:"recursive,omitempty"` // needed for a directory
-	Owner     string `json:"owner,omitempty"`     // of what is new; empty: the acting user
+	Owner     string `json:"owner,omitempty"`     // of what is new; empty: as for FileWrite
 }
 
 // FileSearch searches a directory, or one file.
@@ -107,7 +107,7 @@ type ArchiveRead struct {
 type ArchiveWrite struct {
 	FilePath
 	Format string `json:"format"`
-	Owner  string `json:"owner,omitempty"` // of what is new; empty: the acting user
+	Owner  string `json:"owner,omitempty"` // of what is new; empty: as for FileWrite
 }
 
 // ArchiveWritten is what was unpacked.

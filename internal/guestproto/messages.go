@@ -110,7 +110,8 @@ type FileRead struct {
 type FileWrite struct {
 	FilePath
 	// Owner will own the file and created parents. When empty, an existing file keeps its
-	// owner if the acting user may give files away, and all else belongs to the acting user.
+	// owner if the acting user may give files away, and all else belongs to User,
+	// or without one to the identity's user.
 	Owner string `json:"owner,omitempty"`
 	Mode  uint32 `json:"mode,omitempty"` // permission bits; 0: keep an existing file's, else 0644
 	Sync  bool   `json:"sync,omitempty"` // fsync before the rename

@@ -303,6 +303,9 @@ func (b *bed) watch(t testing.TB, f guestproto.FileWatch) *watch {
 			if c.IsDir {
 				e += "/"
 			}
+			if strings.Contains(e, "/.rf-") {
+				t.Errorf("a file that is not yet there is told of: %q", e)
+			}
 			w.events <- e
 			return nil
 		})
@@ -374,6 +377,10 @@ func TestFileWatch(t *testing.T) {
 		w.want("rename_to " + dir + "/sub/old")
 		b.write(t, guestproto.FileWrite{FilePath: at(dir + "/\xff\n")}, nil)
 		w.want("rename_to " + dir + "/\xff\n")
+		if _, err := b.conn.CopyFile(testContext(t), guestproto.FileCopy{FilePath: at(dir + "/sub/old"), To: dir + "/copied"}); err != nil {
+			t.Fatal(err)
+		}
+		w.want("rename_to " + dir + "/copied")
 		// What was moved away is watched no more.
 		sh("echo >>../place.out/renamed/in; echo >last")
 		for e := ""; e != "create "+dir+"/last"; e = <-w.events {

@@ -33,7 +33,7 @@ export interface ReadTextOptions extends ReadOptions {
 
 /** Options of {@link Files.makeDir} and of every write. */
 export interface WriteOptions extends FileOptions {
-  /** Who will own what is made. Default: who acts. */
+  /** Who will own what is made. Default: `user`, or without one the sandbox's user. */
   owner?: string | undefined;
   /** Permission bits: a number such as `0o644`, or octal digits such as `"0644"`. */
   mode?: number | string | undefined;

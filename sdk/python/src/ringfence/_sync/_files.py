@@ -175,7 +175,8 @@ class Files(Trees):
             data: its content: str (sent as UTF-8), bytes, a pathlib.Path of a local file, a file object, or an iterable
                 of bytes. The last three are sent in portions, whatever their size.
             user: who writes.
-            owner: who will own the file and the directories that are made. Default: who writes.
+            owner: who will own the file and the directories that are made. Default: `user`, or without one the
+                sandbox's user; a file that is there keeps its owner.
             mode: permission bits, 0o644 or "0644". Default: those of the file that is replaced, else 0644.
             create_only: write only if there is nothing of that name.
             if_match: write only if the file is still the one whose `etag` this is.
@@ -212,7 +213,7 @@ class Files(Trees):
             files: {path: data}, or a list of (path, data) or of {"path": …, "data": …}, where the latter may also
                 have a "mode". Data is what `write` takes.
             user: who writes.
-            owner: who will own the files and the directories that are made. Default: who writes.
+            owner: as for `write`.
             mode: permission bits of those that have none of their own.
             request_timeout: seconds; see the class.
 
@@ -318,7 +319,7 @@ class Files(Trees):
         Args:
             path: the directory.
             user: who makes it.
-            owner: who will own what is made. Default: who makes it.
+            owner: who will own what is made. Default: `user`, or without one the sandbox's user.
             mode: permission bits, 0o755 or "0755". Default: 0755.
             request_timeout: seconds; see the class.
 
