@@ -140,20 +140,30 @@ func serve(ctx context.Context, c *config.Config, out, errOut io.Writer) (err er
 			return err
 		}
 	}
-	handler := api.New(api.Options{Engine: eng, Log: log, Version: version, HostNames: hostNames(c), Domain: c.Domain, MaxBody: c.MaxBodyMiB << 20})
+	dialects, more, err := newDialects(c)
+	if err != nil {
+		return err
+	}
+	handler := api.New(api.Options{
+		Engine: eng, Log: log, Version: version, HostNames: hostNames(c), Domain: c.Domain, MaxBody: c.MaxBodyMiB << 20, Dialects: dialects,
+	})
 	server := handler.HTTP()
 	server.TLSConfig = secure
 	announce(out, log, c, listener.Addr(), key)
-	return run(ctx, server, handler.Wait, listener, log)
+	return run(ctx, server, handler.Wait, listener, more, log)
 }
 
 // run serves until ctx ends, and then lets what was begun come to its end. wait waits for
-// the requests that the server does not count, which are the WebSockets.
-func run(ctx context.Context, server *http.Server, wait func(context.Context) error, listener net.Listener, log *slog.Logger) error {
+// the requests that the server does not count, which are the WebSockets; more are listeners
+// that have TLS of their own.
+func run(ctx context.Context, server *http.Server, wait func(context.Context) error, listener net.Listener, more []net.Listener, log *slog.Logger) error {
 	requests, stopRequests := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopRequests(nil)
 	server.BaseContext = func(net.Listener) context.Context { return requests }
-	failed := make(chan error, 1)
+	failed := make(chan error, 1+len(more))
+	for _, l := range more {
+		go func() { failed <- server.Serve(l) }()
+	}
 	go func() {
 		if server.TLSConfig != nil {
 			failed <- server.ServeTLS(listener, "", "")

@@ -59,6 +59,8 @@ type Config struct {
 	TLSCert    string
 	TLSKey     string
 
+	SuperserveListen string // host:port; "": none
+
 	LogFormat string // text or json
 	LogLevel  string // debug, info, warn, error
 	Debug     bool   // profiles on a port of their own on loopback
@@ -118,6 +120,7 @@ var Keys = []Key{
 	number("max_body_mib", "32", "largest JSON body of a request, in MiB; files are not bound by it", func(c *Config) *int64 { return &c.MaxBodyMiB }),
 	text("tls_cert", "", "file with the TLS certificate chain in PEM; with tls_key, the API speaks HTTPS", func(c *Config) *string { return &c.TLSCert }),
 	text("tls_key", "", "file with the certificate's private key in PEM", func(c *Config) *string { return &c.TLSKey }),
+	text("superserve_listen", "", "address that the host names which Superserve's SDKs have built in are served on with TLS, as host:port, for the preload of Python programs; empty: none", func(c *Config) *string { return &c.SuperserveListen }),
 	text("log_format", "text", "text or json; the log goes to stderr", func(c *Config) *string { return &c.LogFormat }),
 	text("log_level", "info", "debug, info, warn or error", func(c *Config) *string { return &c.LogLevel }),
 	hidden(boolean("debug", "serve profiles on a port of its own on loopback, named at the start", func(c *Config) *bool { return &c.Debug })),
@@ -179,10 +182,15 @@ func (c *Config) Validate() error {
 	bad := func(key, format string, args ...any) {
 		problems = append(problems, fmt.Errorf(key+": "+format, args...))
 	}
-	if _, port, err := net.SplitHostPort(c.Listen); err != nil {
-		bad("listen", "%q is not host:port", c.Listen)
-	} else if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
-		bad("listen", "%q is not a port from 0 to 65535", port)
+	for _, l := range []struct{ key, value string }{{"listen", c.Listen}, {"superserve_listen", c.SuperserveListen}} {
+		if l.value == "" && l.key != "listen" {
+			continue
+		}
+		if _, port, err := net.SplitHostPort(l.value); err != nil {
+			bad(l.key, "%q is not host:port", l.value)
+		} else if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+			bad(l.key, "%q is not a port from 0 to 65535", port)
+		}
 	}
 	if c.DataDir == "" {
 		bad("data_dir", "it is empty")
