@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -87,13 +86,13 @@ func hostOf(r *http.Request) (p place, ok bool) {
 		return place{}, slices.ContainsFunc(DataHosts, func(h string) bool { return strings.HasSuffix(host, "."+h) })
 	}
 	first, id, _ := strings.Cut(label, "-")
-	port, err := strconv.ParseUint(first, 10, 16)
+	port, valid := parsePort(first)
 	switch {
 	case !ringfence.ValidSandboxID(id):
 	case first == "boxd":
 		return place{sandbox: id}, true
-	case err == nil && port > 0 && strconv.FormatUint(port, 10) == first:
-		return place{sandbox: id, port: int(port)}, true
+	case valid:
+		return place{sandbox: id, port: port}, true
 	}
 	return place{unknown: true}, true
 }
@@ -194,10 +193,11 @@ type placeKey struct{}
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	mux, p := s.all, collapse(r.URL.EscapedPath())
 	at, byHost := hostOf(r)
-	switch {
-	case at.port > 0:
-		s.preview(w.(dialect.Answer), r, at)
+	if port, ok := portOf(r, at, byHost); ok {
+		s.preview(w.(dialect.Answer), r, port)
 		return
+	}
+	switch {
 	case byHost:
 		mux = s.data
 	default:

@@ -27,9 +27,37 @@ const (
 	defaultToken = time.Hour
 )
 
-// preview proxies a request whose host name is of a port. A token becomes the server's own
-// signed link, which does the rest.
-func (s *server) preview(w dialect.Answer, r *http.Request, at place) {
+// portOf says which port of a sandbox a request is for: by its host name, or by a path for
+// programs that cannot choose one, /superserve/sandboxes/{id}/ports/{port}/….
+func portOf(r *http.Request, at place, byHost bool) (p dialect.Port, ok bool) {
+	path := r.URL.EscapedPath()
+	if byHost {
+		if !strings.HasPrefix(path, "/") { // OPTIONS *
+			path = "/"
+		}
+		return dialect.Port{Sandbox: at.sandbox, Port: at.port, Rest: path}, at.port > 0
+	}
+	const before = Prefix + "/sandboxes/"
+	tail, found := strings.CutPrefix(path, before)
+	id, tail, _ := strings.Cut(tail, "/")
+	tail, isPort := strings.CutPrefix(tail, "ports/")
+	digits, rest, _ := strings.Cut(tail, "/")
+	port, valid := parsePort(digits)
+	if !found || !isPort || !valid || !ringfence.ValidSandboxID(id) {
+		return p, false
+	}
+	return dialect.Port{Sandbox: id, Port: port, Prefix: before + id + "/ports/" + digits, Rest: "/" + rest}, true
+}
+
+// parsePort reads a port in its only spelling.
+func parsePort(s string) (int, bool) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return int(n), err == nil && n > 0 && strconv.FormatUint(n, 10) == s
+}
+
+// preview proxies a request for a port. A token becomes the server's own signed link, which
+// does the rest.
+func (s *server) preview(w dialect.Answer, r *http.Request, port dialect.Port) {
 	token := r.Header.Get(previewHeader)
 	query := r.URL.RawQuery
 	if strings.Contains(query, previewQuery) {
@@ -57,11 +85,7 @@ func (s *server) preview(w dialect.Answer, r *http.Request, at place) {
 	u := *r.URL
 	u.RawQuery = query
 	to.URL = &u
-	rest := to.URL.EscapedPath()
-	if !strings.HasPrefix(rest, "/") { // OPTIONS *
-		rest = "/"
-	}
-	s.ServePort(w, to, dialect.Port{Sandbox: at.sandbox, Port: at.port, Rest: rest})
+	s.ServePort(w, to, port)
 }
 
 type portBody struct {

@@ -37,16 +37,16 @@ function redirect(input) {
 	const to = base()
 	const secure = to.protocol === "https:"
 	if (/^wss?:$/.test(url.protocol)) to.protocol = secure ? "wss:" : "ws:"
+	const root = to.pathname.replace(/\/+$/, "")
+	to.search = url.search
 	if (first === undefined || first === "boxd") {
-		to.pathname = to.pathname.replace(/\/+$/, "") + url.pathname
-		to.search = url.search
+		to.pathname = root + url.pathname
 		return { url: to.href, headers: first ? { [sandboxHeader]: id } : {} }
 	}
-	// A port: the server knows it by its host name, and whoever may use the API may use it.
-	to.pathname = url.pathname
-	to.search = url.search
+	// A port of a sandbox. Whoever has the key may use it, published or not; the key goes no further than the server.
+	to.pathname = `${root}/sandboxes/${id}/ports/${first}${url.pathname}`
 	const key = process.env.SUPERSERVE_API_KEY
-	return { url: to.href, headers: { Host: name, ...(key && { "X-API-Key": key }) } }
+	return { url: to.href, headers: key ? { "X-API-Key": key } : {} }
 }
 
 const realFetch = globalThis.fetch
