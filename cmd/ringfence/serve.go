@@ -120,6 +120,7 @@ func serve(ctx context.Context, c *config.Config, out, errOut io.Writer) (err er
 		return err
 	}
 	eng, err := engine.Open(ctx, engine.Options{
+		At:    atPoint,
 		Store: store, Driver: drv, Templates: templates, Log: log, Snapshots: snapshots, Gateway: engineGateway{gate}, CABundle: ca,
 		Max:      ringfence.Size{VCPU: c.MaxVCPU, MemoryMiB: c.MaxMemoryMiB, DiskMiB: c.MaxDiskMiB},
 		MaxProcs: c.MaxProcs, ReserveMiB: c.MemoryReserveMiB, QueueFor: time.Duration(c.QueueSeconds) * time.Second, MaxSnapshotMiB: maxSnapshots, Pool: poolSizes, PoolMax: c.PoolMax,
@@ -225,7 +226,7 @@ func newDriver(c *config.Config, log *slog.Logger) (driver.Driver, engine.Templa
 	if err != nil {
 		return nil, nil, err
 	}
-	d, err := gvisor.New(gvisor.Options{Dir: filepath.Join(dataDir, "gvisor"), Agent: agent, Logger: log})
+	d, err := gvisor.New(gvisor.Options{Dir: filepath.Join(dataDir, "gvisor"), Agent: agent, Logger: log, At: atPoint})
 	return d, template.Store{Dir: templateDir}, err
 }
 

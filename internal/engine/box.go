@@ -184,9 +184,11 @@ func (b *box) release() {
 	inst := b.inst
 	b.mu.Unlock()
 	b.disconnect()
+	b.e.at("release.disconnected")
 	if inst != nil && !b.destroy(inst) {
 		return
 	}
+	b.e.at("release.destroyed")
 	b.e.mu.Lock()
 	delete(b.e.live, b.id)
 	b.e.mu.Unlock()

@@ -119,6 +119,7 @@ func (e *Engine) create(ctx context.Context, req CreateRequest) (*ringfence.Sand
 	b.emit(ringfence.EventCreated, map[string]any{"template": row.Template, "name": row.Name})
 	b.creating = true
 	b.arm()
+	e.at("create.recorded")
 	if err := b.start(ctx, template, object, req.User != ""); err != nil {
 		return nil, "", b.undo(ctx, err)
 	}
@@ -195,6 +196,7 @@ func (b *box) start(ctx context.Context, template ringfence.Template, object str
 	b.mu.Lock()
 	inst := b.inst
 	b.mu.Unlock()
+	b.e.at("create.attached")
 	if err := b.connect(ctx, inst); err != nil {
 		conn.Close() // the first error counts
 		return err
@@ -215,6 +217,7 @@ func (b *box) start(ctx context.Context, template ringfence.Template, object str
 			return ringfence.Errorf(ringfence.CodeInvalidArgument, "the template %s has no user %s", template.Name, quoteShort(row.User)).WithField("user")
 		}
 	}
+	b.e.at("create.identified")
 	b.moveMu.Lock()
 	defer b.moveMu.Unlock()
 	if err := errors.Join(b.ctx.Err(), ctx.Err()); err != nil {
@@ -226,6 +229,7 @@ func (b *box) start(ctx context.Context, template ringfence.Template, object str
 		return err
 	}
 	b.setConn(conn)
+	b.e.at("create.running")
 	b.emit(ringfence.EventStarted, nil)
 	return nil
 }

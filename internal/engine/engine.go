@@ -89,6 +89,9 @@ type Options struct {
 	ReserveMiB     int64          // memory of the host that sandboxes never get
 	QueueFor       time.Duration  // how long a create or resume waits for memory; 0: not at all
 	MaxSnapshotMiB int64          // that all snapshots together may take on the disk; 0: no limit
+	// At is called at each point of an operation at which the server or a sandbox may
+	// die; for tests.
+	At func(point string)
 	// Host says what the host has; the real one when nil.
 	Host Host
 }
@@ -216,6 +219,12 @@ func (e *Engine) sweep() {
 	}
 }
 
+func (e *Engine) at(point string) {
+	if e.At != nil {
+		e.At(point)
+	}
+}
+
 // find returns a project's sandbox that lives.
 func (e *Engine) find(project, id string) *box {
 	e.mu.Lock()
@@ -277,6 +286,7 @@ func (e *Engine) Kill(ctx context.Context, project, id string) error {
 	if err := b.record(ringfence.StateDeleted, ringfence.ReasonKilled, "a caller killed it"); err != nil {
 		return err
 	}
+	e.at("kill.recorded")
 	e.wg.Go(b.release)
 	select {
 	case <-b.gone:

@@ -71,12 +71,14 @@ func (e *Engine) launch(ctx context.Context, spec driver.Spec, template ringfenc
 			return nil, err
 		}
 		started(inst)
+		e.at("launch.started")
 		return attach(ctx, inst)
 	}
 	key := e.goldenKey(template, spec.Size)
 	if inst, err := e.restoreGolden(ctx, key, spec); inst != nil || err != nil {
 		if err == nil {
 			started(inst)
+			e.at("launch.started")
 			var conn *guestlink.Conn
 			if conn, err = attach(ctx, inst); err == nil {
 				return conn, nil
@@ -95,6 +97,7 @@ func (e *Engine) launch(ctx context.Context, spec driver.Spec, template ringfenc
 		return nil, err
 	}
 	started(inst)
+	e.at("launch.started")
 	return attach(ctx, inst)
 }
 
@@ -248,19 +251,27 @@ func (e *Engine) save(ctx context.Context, conn *guestlink.Conn, inst driver.Ins
 	if err := conn.Freeze(ctx); err != nil {
 		return err
 	}
+	e.at("save.frozen")
 	if err := inst.Pause(ctx); err != nil {
 		return err
 	}
+	e.at("save.stopped")
 	if err := inst.Checkpoint(ctx, work); err != nil {
 		return err
 	}
+	e.at("save.written")
 	e.goldens.objects.RLock()
 	defer e.goldens.objects.RUnlock()
 	object, err := e.Snapshots.Commit(work)
 	if err != nil {
 		return err
 	}
-	return keep(object)
+	e.at("save.committed")
+	if err := keep(object); err != nil {
+		return err
+	}
+	e.at("save.recorded")
+	return nil
 }
 
 // pruneGoldens forgets golden snapshots that no sandbox can start from any more, and the

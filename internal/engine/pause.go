@@ -137,7 +137,9 @@ func (b *box) pause(ctx context.Context) error {
 	b.arm()
 	b.disconnect() // the other sides of its flows are told
 	b.emit(ringfence.EventPaused, nil)
+	b.e.at("pause.recorded")
 	b.unload(inst)
+	b.e.at("pause.unloaded")
 	row := b.sandbox()
 	b.e.Log.Info("sandbox paused", "sandbox", b.id, "bytes", b.e.Snapshots.Objects()[row.Object])
 	return nil
@@ -171,6 +173,7 @@ func (b *box) save(ctx context.Context, keep func(object string) error) (driver.
 	if err := b.step(ringfence.Move{To: ringfence.StatePausing}); err != nil {
 		return nil, err
 	}
+	e.at("save.begun")
 	inst, conn, err := b.takeSession(ctx)
 	if err == nil {
 		err = e.save(ctx, conn, inst, keep)
@@ -217,6 +220,7 @@ func (b *box) goOn(inst driver.Instance, expires time.Time) error {
 	if err != nil { // it was not paused, or does not answer: the link will tell
 		b.e.Log.Warn("cannot let a sandbox go on", "sandbox", b.id, "error", err)
 	}
+	b.e.at("goon.resumed")
 	if conn, err := attach(ctx, inst); err == nil {
 		if err = b.resume(ctx, conn); err != nil {
 			conn.Close() // the link is opened again
@@ -224,9 +228,11 @@ func (b *box) goOn(inst driver.Instance, expires time.Time) error {
 			b.setConn(conn)
 		}
 	}
+	b.e.at("goon.attached")
 	if err := b.step(ringfence.Move{To: ringfence.StateRunning, ExpiresAt: expires}); err != nil {
 		return err
 	}
+	b.e.at("goon.recorded")
 	b.follow(inst)
 	b.arm()
 	return nil
@@ -335,6 +341,7 @@ func (b *box) load(ctx context.Context, object string) error {
 	b.mu.Unlock()
 	err = b.step(ringfence.Move{To: ringfence.StateResuming, Object: object})
 	if err == nil {
+		e.at("resume.begun")
 		if err = b.bringBack(ctx); err != nil && b.ctx.Err() == nil {
 			e.Log.Warn("cannot resume a sandbox; it stays paused", "sandbox", b.id, "error", err)
 			err = resumeError(err)
@@ -388,6 +395,7 @@ func (b *box) bringBack(ctx context.Context) (err error) {
 	b.mu.Lock()
 	b.inst = inst
 	b.mu.Unlock()
+	e.at("resume.started")
 	var conn *guestlink.Conn
 	defer func() {
 		if err == nil {
@@ -404,6 +412,7 @@ func (b *box) bringBack(ctx context.Context) (err error) {
 	if conn, err = attach(ctx, inst); err != nil {
 		return err
 	}
+	e.at("resume.attached")
 	if err = b.connect(ctx, inst); err != nil {
 		return err
 	}
@@ -413,9 +422,11 @@ func (b *box) bringBack(ctx context.Context) (err error) {
 	if err = b.resume(ctx, conn); err != nil {
 		return err
 	}
+	e.at("resume.identified")
 	if err = b.step(ringfence.Move{To: ringfence.StateRunning, ExpiresAt: row.Deadlines.Expires(now())}); err != nil {
 		return err
 	}
+	e.at("resume.recorded")
 	b.setConn(conn)
 	return nil
 }

@@ -319,12 +319,14 @@ func (b *box) give(ctx context.Context, p *pooled, template ringfence.Template, 
 		}
 	}
 	row.StartedAt = now()
+	e.at("claim.identified")
 	if err := e.Store.CreateSandbox(ctx, &row); err != nil {
 		return true, err
 	}
 	b.mu.Lock()
 	b.row = row
 	b.mu.Unlock()
+	e.at("claim.recorded")
 	e.addLive(b)
 	b.setConn(p.conn)
 	return false, nil

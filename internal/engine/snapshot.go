@@ -95,6 +95,7 @@ func (e *Engine) DeleteSnapshot(ctx context.Context, project, id string) error {
 	if err := e.Store.DeleteSnapshot(ctx, project, id); err != nil {
 		return err
 	}
+	e.at("snapshot.forgotten")
 	e.collectSnapshots()
 	return nil
 }
@@ -122,6 +123,7 @@ func (e *Engine) Fork(ctx context.Context, project, id string, count int) (forks
 		err = errors.Join(err, e.Store.DeleteSnapshot(context.WithoutCancel(ctx), project, sn.ID))
 		e.collectSnapshots()
 	}()
+	e.at("fork.saved")
 	source, err := e.Get(ctx, project, id)
 	if err != nil {
 		return nil, err
@@ -147,6 +149,7 @@ func (e *Engine) Fork(ctx context.Context, project, id string, count int) (forks
 		}
 		return nil, err
 	}
+	e.at("fork.made")
 	return forks, nil
 }
 
@@ -179,6 +182,7 @@ func (b *box) restore(ctx context.Context, sn *ringfence.Snapshot) error {
 		if err := b.step(ringfence.Move{To: ringfence.StatePausing}); err != nil {
 			return err
 		}
+		b.e.at("restore.begun")
 		b.unfollow()
 		b.mu.Lock()
 		inst, conn := b.inst, b.conn
@@ -192,8 +196,10 @@ func (b *box) restore(ctx context.Context, sn *ringfence.Snapshot) error {
 		if err := b.step(ringfence.Move{To: ringfence.StatePaused, Object: sn.Object}); err != nil {
 			return err
 		}
+		b.e.at("restore.recorded")
 		b.disconnect()
 		b.unload(inst)
+		b.e.at("restore.unloaded")
 	default:
 		return b.stateError("restored")
 	}

@@ -7,10 +7,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/internal/driver"
 	"ringfence.dev/ringfence/internal/driver/fake"
 	"ringfence.dev/ringfence/internal/engine"
 	"ringfence.dev/ringfence/internal/snapshot"
@@ -36,11 +38,13 @@ type machine struct {
 	path      string
 	host      *fake.Host
 	boot      string
+	wrap      func(driver.Driver) driver.Driver
 	golden    bool // make golden snapshots
 	pool      map[string]int
 	quota     engine.Quota
 	queue     time.Duration
-	available func() int64 // MiB; nil: enough
+	at        atomic.Pointer[func(point string)] // what daemons call at each point
+	available func() int64                       // MiB; nil: enough
 	log       logBuffer
 }
 
@@ -103,12 +107,16 @@ func (m *machine) start(o fake.Options) *daemon {
 		m.t.Fatal(err)
 	}
 	o.Host = m.host
+	drv := driver.Driver(fake.New(o))
+	if m.wrap != nil {
+		drv = m.wrap(drv)
+	}
 	snapshots, err := snapshot.Open(filepath.Join(filepath.Dir(m.path), "snapshots"))
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	e, err := engine.Open(context.Background(), engine.Options{
-		Store: store, Driver: fake.New(o), Templates: templates{}, Snapshots: snapshots, ColdBoot: !m.golden, Pool: m.pool, Quota: m.quota, QueueFor: m.queue, Log: slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Store: store, Driver: drv, Templates: templates{}, Snapshots: snapshots, ColdBoot: !m.golden, Pool: m.pool, Quota: m.quota, QueueFor: m.queue, At: m.point, Log: slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Max: ringfence.Size{VCPU: 4, MemoryMiB: 4096, DiskMiB: 10_000}, MaxProcs: 100, ReserveMiB: 1000, Host: m,
 	})
 	if err != nil {
@@ -237,5 +245,13 @@ func (m *machine) await(what string, is func() bool) {
 		if time.Now().After(end) {
 			m.t.Fatalf("waited in vain for %s", what)
 		}
+	}
+}
+
+func (m *machine) setAt(at func(point string)) { m.at.Store(&at) }
+
+func (m *machine) point(point string) {
+	if at := m.at.Load(); at != nil && *at != nil {
+		(*at)(point)
 	}
 }

@@ -214,9 +214,11 @@ func (d *Driver) boot(ctx context.Context, dir string, spec driver.Spec, oci *sp
 			return s, err
 		}
 	}
+	d.at("driver.process")
 	if err := started(s.pid); err != nil {
 		return s, err
 	}
+	d.at("driver.known")
 	if _, err := gateW.Write([]byte{byte(len(cmd.ExtraFiles))}); err != nil {
 		return s, fmt.Errorf("%w: %w", errBoot, err)
 	}

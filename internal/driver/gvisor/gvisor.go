@@ -45,6 +45,9 @@ type Options struct {
 	CgroupParent string
 	// Logger gets what is worth an operator's attention; slog.Default when nil.
 	Logger *slog.Logger
+	// At is called at each point of a start or end at which the server or the sandbox may
+	// die; for tests.
+	At func(point string)
 }
 
 // Driver starts gVisor sandboxes.
@@ -53,6 +56,7 @@ type Driver struct {
 	agent   string // path of the agent's image
 	cgroups *cgroups
 	log     *slog.Logger
+	at      func(point string)
 
 	verified verified
 
@@ -73,6 +77,9 @@ func New(o Options) (*Driver, error) {
 	if o.CgroupParent == "" {
 		o.CgroupParent = "/ringfence"
 	}
+	if o.At == nil {
+		o.At = func(string) {}
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -90,6 +97,7 @@ func New(o Options) (*Driver, error) {
 		agent:     agent,
 		cgroups:   newCgroups(o.CgroupParent),
 		log:       o.Logger,
+		at:        o.At,
 		instances: make(map[string]*instance),
 	}, nil
 }
@@ -146,6 +154,7 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec, agent string, run 
 			err = errors.Join(err, d.remove(spec.ID))
 		}
 	}()
+	d.at("driver.directory")
 	boot, err := bootID()
 	if err != nil {
 		return nil, err
@@ -157,12 +166,14 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec, agent string, run 
 	if err := d.cgroups.create(spec); err != nil {
 		return nil, err
 	}
+	d.at("driver.cgroup")
 	if err := makeFifos(dir); err != nil {
 		return nil, err
 	}
 	if err := makeDisk(dir); err != nil {
 		return nil, err
 	}
+	d.at("driver.files")
 	oci := ociSpec(spec, agent, filepath.Join(d.dir, "sandboxes"))
 	s, err := d.boot(ctx, dir, spec, oci, func(pid int) error {
 		st.Pid = pid
@@ -180,9 +191,11 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec, agent string, run 
 		unix.Close(s.pidfd)
 		return nil, err
 	}
+	d.at("driver.booted")
 	tap, link, err := makeLink(s.pid)
 	if err == nil {
 		inst.keepTap(tap)
+		d.at("driver.network")
 		err = run(dir, link)
 		link.Close() // the sentry has its own
 	}
@@ -191,6 +204,7 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec, agent string, run 
 		inst.Kill(context.WithoutCancel(ctx))
 		return nil, fmt.Errorf("cannot start the guest: %w: %s", err, detail)
 	}
+	d.at("driver.started")
 	st.Running = true
 	if err := st.save(dir); err != nil {
 		inst.Kill(context.WithoutCancel(ctx))
@@ -229,6 +243,7 @@ func (d *Driver) remove(id string) error {
 	if err := d.cgroups.remove(id); err != nil {
 		return err
 	}
+	d.at("driver.uncontrolled")
 	return os.RemoveAll(d.sandboxDir(id))
 }
 

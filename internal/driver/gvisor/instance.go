@@ -236,6 +236,7 @@ func (i *instance) end(r *removal) {
 		r.err = errors.Join(r.err, fmt.Errorf("sandbox %s does not die", i.id))
 	}
 	if r.err == nil {
+		i.d.at("driver.dead")
 		r.err = i.d.remove(i.id)
 	}
 	if r.err != nil {
