@@ -31,5 +31,7 @@ type Sample struct {
 	// NetworkSentBytes went out, both since the server's process found it.
 	NetworkReceivedBytes int64
 	NetworkSentBytes     int64
+	// NetworkDenied is how many flows and lookups were refused, since then too.
+	NetworkDenied int64
 	Processes            int // processes and threads of its commands
 }

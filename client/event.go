@@ -174,12 +174,13 @@ type wireSample struct {
 	DiskLimitBytes       int64    `json:"disk_limit_bytes"`
 	NetworkReceivedBytes int64    `json:"network_received_bytes"`
 	NetworkSentBytes     int64    `json:"network_sent_bytes"`
+	NetworkDenied        int64    `json:"network_denied"`
 	Processes            int      `json:"processes"`
 }
 
 func (w wireSample) sample() ringfence.Sample {
 	return ringfence.Sample{At: w.At.Time, CPUSeconds: w.CPUSeconds, CPUPercent: w.CPUPercent, MemoryBytes: w.MemoryBytes, MemoryLimitBytes: w.MemoryLimitBytes,
-		DiskBytes: w.DiskBytes, DiskLimitBytes: w.DiskLimitBytes, NetworkReceivedBytes: w.NetworkReceivedBytes, NetworkSentBytes: w.NetworkSentBytes, Processes: w.Processes}
+		DiskBytes: w.DiskBytes, DiskLimitBytes: w.DiskLimitBytes, NetworkReceivedBytes: w.NetworkReceivedBytes, NetworkSentBytes: w.NetworkSentBytes, NetworkDenied: w.NetworkDenied, Processes: w.Processes}
 }
 
 // Metrics returns what the sandbox uses now, and the samples between two times; a zero

@@ -13,8 +13,9 @@ import (
 	"ringfence.dev/ringfence/internal/gateway"
 )
 
-// newGateway returns the gateway that a configuration asks for.
-func newGateway(c *config.Config, log *slog.Logger) (*gateway.Gateway, error) {
+// newGateway returns the gateway that a configuration asks for. ca is the certificates
+// that sandboxes trust.
+func newGateway(c *config.Config, ca []byte, log *slog.Logger) (*gateway.Gateway, error) {
 	open, err := c.Open()
 	if err != nil {
 		return nil, err
@@ -27,8 +28,15 @@ func newGateway(c *config.Config, log *slog.Logger) (*gateway.Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
+	var pool *x509.CertPool // of the host
+	if len(ca) > 0 {
+		if pool, err = x509.SystemCertPool(); err != nil {
+			pool = x509.NewCertPool()
+		}
+		pool.AppendCertsFromPEM(ca)
+	}
 	limits := gateway.Limits{Flows: c.MaxFlows, FlowsPerSecond: c.MaxFlowRate, DNSPerSecond: c.MaxDNSRate, BytesPerSecond: c.MaxNetworkMB * 1e6}
-	return gateway.New(gateway.Options{Open: open, Resolvers: resolvers, Limits: limits, Proxy: proxy, Log: log}), nil
+	return gateway.New(gateway.Options{Open: open, Resolvers: resolvers, Limits: limits, Proxy: proxy, ProxyCA: pool, Log: log}), nil
 }
 
 // caBundle reads the certificates that sandboxes are to trust.
@@ -50,9 +58,12 @@ func caBundle(c *config.Config) ([]byte, error) {
 // engineGateway is the gateway as the engine wants it.
 type engineGateway struct{ *gateway.Gateway }
 
+// NewHistory returns the history of a new sandbox.
+func (engineGateway) NewHistory() engine.NetworkHistory { return new(gateway.History) }
+
 // Attach serves the link of a sandbox.
-func (g engineGateway) Attach(id string, link *os.File, policy *egress.Policy) (engine.Network, error) {
-	n, err := g.Gateway.Attach(id, link, policy)
+func (g engineGateway) Attach(id string, link *os.File, policy *egress.Policy, history engine.NetworkHistory) (engine.Network, error) {
+	n, err := g.Gateway.Attach(id, link, policy, history.(*gateway.History))
 	if err != nil {
 		return nil, err
 	}

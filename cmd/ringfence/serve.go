@@ -106,7 +106,7 @@ func serve(ctx context.Context, c *config.Config, out, errOut io.Writer) (err er
 	if err != nil {
 		return err
 	}
-	gate, err := newGateway(c, log)
+	gate, err := newGateway(c, ca, log)
 	if err != nil {
 		return err
 	}

@@ -17,13 +17,14 @@ type sampleWire struct {
 	DiskLimitBytes       int64   `json:"disk_limit_bytes"`
 	NetworkReceivedBytes int64   `json:"network_received_bytes"`
 	NetworkSentBytes     int64   `json:"network_sent_bytes"`
+	NetworkDenied        int64   `json:"network_denied"`
 	Processes            int     `json:"processes"`
 }
 
 func wireSample(s ringfence.Sample) sampleWire {
 	return sampleWire{At: wireTime(s.At), CPUSeconds: s.CPUSeconds, CPUPercent: math.Round(s.CPUPercent*10) / 10,
 		MemoryBytes: s.MemoryBytes, MemoryLimitBytes: s.MemoryLimitBytes, DiskBytes: s.DiskBytes, DiskLimitBytes: s.DiskLimitBytes,
-		NetworkReceivedBytes: s.NetworkReceivedBytes, NetworkSentBytes: s.NetworkSentBytes, Processes: s.Processes}
+		NetworkReceivedBytes: s.NetworkReceivedBytes, NetworkSentBytes: s.NetworkSentBytes, NetworkDenied: s.NetworkDenied, Processes: s.Processes}
 }
 
 // metrics says what a sandbox uses, now and between two times.

@@ -92,9 +92,9 @@ func (a *App) statsCommand() *cobra.Command {
 			for _, s := range list {
 				rows = append(rows, []string{s.At.Local().Format(time.TimeOnly), fmt.Sprintf("%.1f %%", s.CPUPercent), fmt.Sprintf("%.1f s", s.CPUSeconds),
 					mib(s.MemoryBytes) + " / " + mib(s.MemoryLimitBytes), mib(s.DiskBytes) + " / " + mib(s.DiskLimitBytes),
-					mib(s.NetworkReceivedBytes) + " / " + mib(s.NetworkSentBytes), fmt.Sprint(s.Processes)})
+					mib(s.NetworkReceivedBytes) + " / " + mib(s.NetworkSentBytes), fmt.Sprint(s.NetworkDenied), fmt.Sprint(s.Processes)})
 			}
-			return a.table([]string{"TIME", "CPU", "CPU TIME", "MEMORY MIB", "DISK MIB", "NET IN / OUT MIB", "PROCESSES"}, rows)
+			return a.table([]string{"TIME", "CPU", "CPU TIME", "MEMORY MIB", "DISK MIB", "NET IN / OUT MIB", "DENIED", "PROCESSES"}, rows)
 		},
 	}
 	c.Flags().DurationVar(&past, "past", 0, "the samples of this long too, one each 5 s, up to 24h")

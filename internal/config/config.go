@@ -105,7 +105,7 @@ var Keys = []Key{
 	number("max_flow_rate", "250", "new connections of one sandbox a second, twice that in one burst", func(c *Config) *int { return &c.MaxFlowRate }),
 	number("max_dns_rate", "200", "lookups of one sandbox a second, twice that in one burst", func(c *Config) *int { return &c.MaxDNSRate }),
 	number("max_network_mb", "0", "megabytes a second that one sandbox may send, and receive; 0: no limit", func(c *Config) *int64 { return &c.MaxNetworkMB }),
-	text("upstream_proxy", "", "HTTP proxy through which programs in sandboxes reach the outside, as http://[user:password@]host:port; they find it in http_proxy and https_proxy, and never see it or its password", func(c *Config) *string { return &c.UpstreamProxy }),
+	text("upstream_proxy", "", "proxy through which sandboxes reach the outside, as http://[user:password@]host:port or https://…, which is checked by ca_bundle too; programs find the gateway in http_proxy and https_proxy, and those that do not look there go through it as well; none sees it or its password", func(c *Config) *string { return &c.UpstreamProxy }),
 	text("ca_bundle", "", "file with the certificates, in PEM, that sandboxes trust in place of their template's, for networks that re-sign TLS; the host's own is often `/etc/ssl/certs/ca-certificates.crt`", func(c *Config) *string { return &c.CABundle }),
 	number("quota_sandboxes", "0", "sandboxes that one project may have, paused ones among them; 0: no limit", func(c *Config) *int { return &c.QuotaSandboxes }),
 	number("quota_vcpu", "0", "cores that the sandboxes of one project may have together, without paused ones; 0: no limit", func(c *Config) *int { return &c.QuotaVCPU }),

@@ -48,8 +48,8 @@ func (c *Config) Proxy() (*url.URL, error) {
 		return nil, nil
 	}
 	u, err := url.Parse(c.UpstreamProxy)
-	if err != nil || u.Scheme != "http" || u.Port() == "" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
-		return nil, errors.New("it is not http://host:port, with or without user:password@") // it may hold a password
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Port() == "" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+		return nil, errors.New("it is neither http://host:port nor https://host:port, with or without user:password@") // it may hold a password
 	}
 	return u, nil
 }

@@ -32,10 +32,13 @@ type box struct {
 	ports   ports
 	watched sync.Map // ids of the processes whose end somebody waits for, to put it on record
 	usage   usage
-	calls   atomic.Int32 // calls on the data plane that are in progress
-	active  atomic.Int64 // Unix microseconds of the last use
-	inDue   atomic.Bool  // actOnDeadlines is at work
-	ping    atomic.Bool  // a ping is in progress
+	history NetworkHistory // nil: sandboxes have no network
+	// networkNew: the sandbox may still have connections from before its network.
+	networkNew atomic.Bool
+	calls      atomic.Int32 // calls on the data plane that are in progress
+	active     atomic.Int64 // Unix microseconds of the last use
+	inDue      atomic.Bool  // actOnDeadlines is at work
+	ping       atomic.Bool  // a ping is in progress
 
 	// op holds a token while the sandbox is being paused, resumed, saved or restored.
 	op chan struct{}
@@ -69,6 +72,9 @@ func (e *Engine) newBox(row ringfence.Sandbox) *box {
 	b := &box{e: e, id: row.ID, project: row.Project, size: row.Size, loaded: row.State != ringfence.StatePaused, tokenHash: row.TokenHash,
 		derivedHash: ringfence.HashSecret(derivedToken(row.ID, row.TokenHash)), row: row, gone: make(chan struct{}), linked: make(chan struct{}),
 		changed: make(chan struct{}), op: make(chan struct{}, 1), due: make(chan struct{}, 1)}
+	if e.networked() {
+		b.history = e.Gateway.NewHistory()
+	}
 	b.active.Store(time.Now().UnixMicro())
 	b.ctx, b.cancel = context.WithCancelCause(context.WithoutCancel(e.ctx))
 	return b

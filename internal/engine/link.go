@@ -64,6 +64,9 @@ func (b *box) setConn(conn *guestlink.Conn) {
 	}
 	b.conn = conn
 	close(b.linked)
+	if b.networkNew.Swap(false) {
+		b.e.wg.Go(func() { b.resetFormer(conn) })
+	}
 }
 
 // dropConn takes a session back that has ended.

@@ -91,18 +91,17 @@ func (b *box) measure(ctx context.Context, at time.Time) (raw, error) {
 
 func (b *box) raw(at time.Time, u driver.Usage) raw {
 	pages := func(n int64) int64 { return (n + pageBytes - 1) / pageBytes }
-	b.mu.Lock()
-	network := b.network
-	b.mu.Unlock()
 	received, sent := b.ports.received.Load(), b.ports.sent.Load()
-	if network != nil {
-		out, in, _ := network.Counters()
+	var denied int64
+	if b.history != nil {
+		var out, in int64
+		out, in, denied = b.history.Counters()
 		received, sent = received+in, sent+out
 	}
 	return raw{
 		rawAt: at.UnixMilli() / sampleStep.Milliseconds(), rawCPU: u.CPUNanos / int64(time.Millisecond),
 		rawMemory: pages(u.MemoryBytes), rawDisk: pages(u.DiskBytes),
-		rawReceived: received, rawSent: sent, rawProcesses: b.usage.processes.Load(),
+		rawReceived: received, rawSent: sent, rawProcesses: b.usage.processes.Load(), rawDenied: denied,
 	}
 }
 

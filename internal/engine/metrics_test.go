@@ -62,9 +62,9 @@ func TestSeries(t *testing.T) {
 func TestSampleOf(t *testing.T) {
 	size := ringfence.Size{MemoryMiB: 512, DiskMiB: 1024}
 	before := raw{rawAt: 100, rawCPU: 1000}
-	s := sampleOf(&before, raw{rawAt: 150, rawCPU: 8500, rawMemory: 3, rawDisk: 2, rawReceived: 5, rawSent: 6, rawProcesses: 7}, size)
+	s := sampleOf(&before, raw{rawAt: 150, rawCPU: 8500, rawMemory: 3, rawDisk: 2, rawReceived: 5, rawSent: 6, rawProcesses: 7, rawDenied: 8}, size)
 	want := ringfence.Sample{At: time.Unix(15, 0).UTC(), CPUSeconds: 8.5, CPUPercent: 150, MemoryBytes: 12288, MemoryLimitBytes: 512 << 20,
-		DiskBytes: 8192, DiskLimitBytes: 1 << 30, NetworkReceivedBytes: 5, NetworkSentBytes: 6, Processes: 7}
+		DiskBytes: 8192, DiskLimitBytes: 1 << 30, NetworkReceivedBytes: 5, NetworkSentBytes: 6, NetworkDenied: 8, Processes: 7}
 	if s != want {
 		t.Errorf("got %+v", s)
 	}

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"strconv"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/driver"
 	"ringfence.dev/ringfence/internal/egress"
+	"ringfence.dev/ringfence/internal/guestlink"
 	"ringfence.dev/ringfence/internal/guestproto"
 )
 
@@ -17,8 +19,11 @@ import (
 type Gateway interface {
 	// Site is what policies have to be parsed with.
 	Site() *egress.Site
-	// Attach serves the link of a sandbox, which it takes over, until the network is closed.
-	Attach(id string, link *os.File, policy *egress.Policy) (Network, error)
+	// NewHistory returns the history of a new sandbox.
+	NewHistory() NetworkHistory
+	// Attach serves the link of a sandbox, which it takes over, until the network is
+	// closed. Its history is one of NewHistory's that no other open network has.
+	Attach(id string, link *os.File, policy *egress.Policy, history NetworkHistory) (Network, error)
 	// ProxyURL is the HTTP proxy that sandboxes find there; "": none.
 	ProxyURL() string
 	// Search lists the domains in which sandboxes look up short names.
@@ -31,11 +36,18 @@ type Network interface {
 	SetPolicy(*egress.Policy)
 	// Reset cuts every flow, on both sides.
 	Reset()
+	// ResetFormer makes the sandbox see the end of a connection that it still has from
+	// another network.
+	ResetFormer(local, remote netip.AddrPort)
+	Close()
+}
+
+// NetworkHistory is what a sandbox's networks, one after the other, went on record with.
+type NetworkHistory interface {
 	// Log returns rows, the cursor after them, and a channel that is closed when there is another row.
 	Log(ringfence.NetworkLogQuery) (rows []ringfence.NetworkFlow, next uint64, more <-chan struct{})
 	// Counters are the bytes that the sandbox sent and received, and the refused flows and lookups.
 	Counters() (sent, received, denied int64)
-	Close()
 }
 
 // networked reports whether sandboxes have a network.
@@ -86,7 +98,7 @@ func (b *box) connect(ctx context.Context, inst driver.Instance) error {
 	if err != nil {
 		return err
 	}
-	network, err := b.e.Gateway.Attach(b.id, link, policy)
+	network, err := b.e.Gateway.Attach(b.id, link, policy, b.history)
 	if err != nil {
 		return err
 	}
@@ -98,6 +110,55 @@ func (b *box) connect(ctx context.Context, inst driver.Instance) error {
 		old.Close()
 	}
 	return nil
+}
+
+// reconnect is connect for a sandbox that had a network before, and may still have
+// connections from it: it is told that they have ended as soon as its agent answers.
+func (b *box) reconnect(ctx context.Context, inst driver.Instance) error {
+	if err := b.connect(ctx, inst); err != nil {
+		return err
+	}
+	b.networkNew.Store(true)
+	return nil
+}
+
+// resetFormer makes the sandbox see the end of connections from before its network. What
+// is sent over a link that has just come up may be lost, so it is tried until they are
+// gone. One that stays ends when the sandbox says something on it.
+func (b *box) resetFormer(conn *guestlink.Conn) {
+	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
+	defer cancel()
+	var former map[guestproto.Connection]bool
+	for wait := 50 * time.Millisecond; ; wait *= 2 {
+		list, err := conn.Connections(ctx)
+		if err != nil {
+			b.e.Log.Debug("a sandbox does not tell its connections", "sandbox", b.id, "error", err)
+			return
+		}
+		b.mu.Lock()
+		network := b.network
+		b.mu.Unlock()
+		if network == nil {
+			return
+		}
+		still := map[guestproto.Connection]bool{}
+		for _, c := range list {
+			if former == nil || former[c] {
+				still[c] = true
+				network.ResetFormer(c.Local, c.Remote)
+			}
+		}
+		if former = still; len(former) == 0 {
+			return
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		case <-b.e.ctx.Done():
+			return
+		}
+	}
 }
 
 // disconnect closes the network, which tells the other sides of its flows.
@@ -157,16 +218,13 @@ func (e *Engine) NetworkLog(ctx context.Context, project, id string, q ringfence
 	if err != nil {
 		return nil, 0, err
 	}
+	if b.history == nil {
+		return nil, q.After, nil
+	}
 	timer := time.NewTimer(q.Wait)
 	defer timer.Stop()
 	for {
-		b.mu.Lock()
-		network := b.network
-		b.mu.Unlock()
-		if network == nil {
-			return nil, q.After, nil
-		}
-		rows, next, more := network.Log(q)
+		rows, next, more := b.history.Log(q)
 		if len(rows) > 0 || q.Wait <= 0 {
 			return rows, next, nil
 		}

@@ -413,7 +413,7 @@ func (b *box) bringBack(ctx context.Context) (err error) {
 		return err
 	}
 	e.at("resume.attached")
-	if err = b.connect(ctx, inst); err != nil {
+	if err = b.reconnect(ctx, inst); err != nil {
 		return err
 	}
 	if err = conn.Identity(ctx, e.identity(row, template)); err != nil {

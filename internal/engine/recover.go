@@ -95,7 +95,7 @@ func (e *Engine) recover(ctx context.Context) error {
 		}
 		if reason == ringfence.ReasonNone {
 			found++
-			if err := b.connect(ctx, inst); err != nil {
+			if err := b.reconnect(ctx, inst); err != nil {
 				// It goes on without; nothing can leave it.
 				e.Log.Error("cannot open the network of a sandbox again", "sandbox", row.ID, "error", err)
 			}

@@ -26,6 +26,7 @@ const (
 	rawReceived        // bytes
 	rawSent            // bytes
 	rawProcesses
+	rawDenied // flows and lookups
 	rawFields
 )
 
@@ -126,7 +127,7 @@ func sampleOf(before *raw, r raw, size ringfence.Size) ringfence.Sample {
 		At: time.UnixMilli(r[rawAt] * sampleStep.Milliseconds()).UTC(), CPUSeconds: float64(r[rawCPU]) / 1000,
 		MemoryBytes: r[rawMemory] * pageBytes, MemoryLimitBytes: size.MemoryMiB << 20,
 		DiskBytes: r[rawDisk] * pageBytes, DiskLimitBytes: size.DiskMiB << 20,
-		NetworkReceivedBytes: r[rawReceived], NetworkSentBytes: r[rawSent], Processes: int(r[rawProcesses]),
+		NetworkReceivedBytes: r[rawReceived], NetworkSentBytes: r[rawSent], Processes: int(r[rawProcesses]), NetworkDenied: r[rawDenied],
 	}
 	if before != nil {
 		if wall := (r[rawAt] - before[rawAt]) * sampleStep.Milliseconds(); wall > 0 {

@@ -192,18 +192,20 @@ func (n *Network) lookup(query *dns.Msg) *dns.Msg {
 		reply.Rcode = dns.RcodeNotImplemented
 		return reply
 	}
-	key := dns.Question{Name: name + ".", Qtype: q.Qtype, Qclass: q.Qclass}
-	answer := n.cache.get(key)
-	if answer == nil {
-		ctx, cancel := context.WithTimeout(n.ctx, lookupTime)
-		defer cancel()
-		var err error
-		if answer, err = n.g.resolver.ask(ctx, key); err != nil {
-			n.note("dns", printable(name), netip.Addr{}, 0, ringfence.VerdictFailed, egress.Decision{Reason: reasonUnreachable})
-			reply.Rcode = dns.RcodeServerFailure
+	if n.g.proxy != nil && (q.Qtype == dns.TypeA || q.Qtype == dns.TypeAAAA) {
+		done, d := n.standIn(name, q, reply)
+		if !d.Allow {
+			return refuse(dns.RcodeNameError, d)
+		}
+		if done {
 			return reply
 		}
-		n.cache.put(key, answer)
+	}
+	answer, err := n.resolve(dns.Question{Name: name + ".", Qtype: q.Qtype, Qclass: q.Qclass})
+	if err != nil {
+		n.note("dns", printable(name), netip.Addr{}, 0, ringfence.VerdictFailed, egress.Decision{Reason: reasonUnreachable})
+		reply.Rcode = dns.RcodeServerFailure
+		return reply
 	}
 	reply.Rcode = answer.Rcode
 	d := n.take(policy, name, q, answer, reply)
@@ -214,6 +216,31 @@ func (n *Network) lookup(query *dns.Msg) *dns.Msg {
 	return reply
 }
 
+// resolve asks the cache, and then the host's resolvers.
+func (n *Network) resolve(q dns.Question) (*dns.Msg, error) {
+	if answer := n.cache.get(q); answer != nil {
+		return answer, nil
+	}
+	ctx, cancel := context.WithTimeout(n.ctx, lookupTime)
+	defer cancel()
+	answer, err := n.g.resolver.ask(ctx, q)
+	if err == nil {
+		n.cache.put(q, answer)
+	}
+	return answer, err
+}
+
+// addressOf returns the address of an A or AAAA record.
+func addressOf(rr dns.RR) (netip.Addr, bool) {
+	switch rr := rr.(type) {
+	case *dns.A:
+		return netip.AddrFromSlice(rr.A.To4())
+	case *dns.AAAA:
+		return netip.AddrFromSlice(rr.AAAA.To16())
+	}
+	return netip.Addr{}, false
+}
+
 // take puts what may be known of an answer into the reply, and remembers its addresses.
 func (n *Network) take(policy *egress.Policy, name string, q dns.Question, answer, reply *dns.Msg) egress.Decision {
 	addresses, closed := 0, egress.Reason("")
@@ -222,20 +249,14 @@ func (n *Network) take(policy *egress.Policy, name string, q dns.Question, answe
 		if strings.EqualFold(rr.Header().Name, q.Name) {
 			rr.Header().Name = q.Name // as it was asked for, some compare
 		}
-		var a netip.Addr
-		switch rr := rr.(type) {
-		case *dns.A:
-			a, _ = netip.AddrFromSlice(rr.A.To4())
-		case *dns.AAAA:
-			a, _ = netip.AddrFromSlice(rr.AAAA.To16())
-		case *dns.CNAME:
+		if alias, ok := rr.(*dns.CNAME); ok {
 			// A denied name stays denied behind another.
-			if d := policy.DecideName(rr.Target); !d.Allow && d.Reason == egress.ReasonDenied && !explicit {
+			if d := policy.DecideName(alias.Target); !d.Allow && d.Reason == egress.ReasonDenied && !explicit {
 				return d
 			}
-			reply.Answer = append(reply.Answer, rr)
-			continue
-		default:
+		}
+		a, ok := addressOf(rr)
+		if !ok && rr.Header().Rrtype != dns.TypeA && rr.Header().Rrtype != dns.TypeAAAA {
 			reply.Answer = append(reply.Answer, rr)
 			continue
 		}

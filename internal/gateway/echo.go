@@ -193,21 +193,10 @@ func (n *Network) prohibited(dst netip.Addr, packet []byte) {
 func (n *Network) sendICMP(src netip.Addr, msg []byte) {
 	if src.Is4() {
 		header.ICMPv4(msg).SetChecksum(^checksum.Checksum(msg, 0))
-		packet := make([]byte, header.IPv4MinimumSize, header.IPv4MinimumSize+len(msg))
-		ip := header.IPv4(packet)
-		ip.Encode(&header.IPv4Fields{
-			TotalLength: uint16(len(packet) + len(msg)), TTL: 64, Protocol: uint8(header.ICMPv4ProtocolNumber),
-			SrcAddr: tcpip.AddrFrom4(src.As4()), DstAddr: tcpip.AddrFrom4(driver.GuestIPv4.As4()),
-		})
-		ip.SetChecksum(^ip.CalculateChecksum())
-		n.link.writeIP(header.IPv4ProtocolNumber, append(packet, msg...))
+		n.sendIPv4(src, header.ICMPv4ProtocolNumber, msg)
 		return
 	}
 	from, to := tcpip.AddrFrom16(src.As16()), tcpip.AddrFrom16(driver.GuestIPv6.As16())
 	header.ICMPv6(msg).SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: msg, Src: from, Dst: to}))
-	packet := make([]byte, header.IPv6MinimumSize, header.IPv6MinimumSize+len(msg))
-	header.IPv6(packet).Encode(&header.IPv6Fields{
-		PayloadLength: uint16(len(msg)), TransportProtocol: header.ICMPv6ProtocolNumber, HopLimit: 64, SrcAddr: from, DstAddr: to,
-	})
-	n.link.writeIP(header.IPv6ProtocolNumber, append(packet, msg...))
+	n.sendIPv6(src, header.ICMPv6ProtocolNumber, msg)
 }

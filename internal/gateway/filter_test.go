@@ -31,7 +31,7 @@ func newGuest(t *testing.T, policy *egress.Policy) *guest {
 	}
 	g := New(Options{Resolvers: []string{"127.0.0.1:1"}, Log: slog.New(slog.DiscardHandler)})
 	t.Cleanup(func() { g.Close() })
-	n, err := g.Attach("sandbox", os.NewFile(uintptr(fds[0]), "link"), policy)
+	n, err := g.Attach("sandbox", os.NewFile(uintptr(fds[0]), "link"), policy, new(History))
 	if err != nil {
 		t.Fatal(err)
 	}

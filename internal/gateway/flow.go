@@ -56,13 +56,27 @@ func (n *Network) begin(proto egress.Proto, addr netip.Addr, port uint16) (egres
 	if !d.Allow {
 		return refuse(d)
 	}
-	n.mu.Lock()
-	full := len(n.open) >= n.g.limits.Flows
-	n.mu.Unlock()
-	if full {
+	if n.full() {
 		return refuse(egress.Decision{Reason: reasonFlows})
 	}
 	return f, d, true
+}
+
+// admitNew counts a new flow, and refuses one that is over a limit.
+func (n *Network) admitNew() egress.Decision {
+	switch {
+	case !n.newFlows.Allow():
+		return egress.Decision{Reason: reasonFlowRate}
+	case n.full():
+		return egress.Decision{Reason: reasonFlows}
+	}
+	return egress.Decision{Allow: true}
+}
+
+func (n *Network) full() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.open) >= n.g.limits.Flows
 }
 
 // admit puts a flow among those that are open. false: it came too late.

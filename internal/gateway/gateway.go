@@ -8,6 +8,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"log/slog"
 	"net"
@@ -41,10 +42,13 @@ type Options struct {
 	// /etc/resolv.conf, as it is at the time.
 	Resolvers []string
 	Limits    Limits // DefaultLimits for what is 0
-	// Proxy is an HTTP proxy that the outside is reached through, for programs that use
-	// one: sandboxes find the gateway as theirs. nil: none.
+	// Proxy is an HTTP or HTTPS proxy that the outside is reached through by name:
+	// sandboxes find the gateway as theirs, and what names resolve to leads there as well.
+	// nil: none.
 	Proxy *url.URL
-	Log   *slog.Logger
+	// ProxyCA holds the certificates that an HTTPS proxy is known by; nil: the host's.
+	ProxyCA *x509.CertPool
+	Log     *slog.Logger
 }
 
 // Gateway serves the links of sandboxes. All methods may be called concurrently.
@@ -56,6 +60,7 @@ type Gateway struct {
 	own      ownAddresses
 	echo     echoes
 	proxy    *url.URL
+	proxyCA  *x509.CertPool
 
 	// Denied counts refused flows and lookups of all sandboxes, since the start.
 	Denied atomic.Int64
@@ -82,7 +87,7 @@ func New(o Options) *Gateway {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	g := &Gateway{limits: o.Limits, log: o.Log, proxy: o.Proxy, networks: map[*Network]struct{}{}}
+	g := &Gateway{limits: o.Limits, log: o.Log, proxy: o.Proxy, proxyCA: o.ProxyCA, networks: map[*Network]struct{}{}}
 	g.site = &egress.Site{Open: o.Open, Own: g.own.has}
 	g.resolver = newResolver(o.Resolvers)
 	g.ctx, g.cancel = context.WithCancel(context.Background())
@@ -97,9 +102,10 @@ func (g *Gateway) Site() *egress.Site { return g.site }
 func (g *Gateway) Search() []string { return g.resolver.domains() }
 
 // Attach serves a sandbox's link, which carries Ethernet frames, until the network
-// is closed or the link ends. It takes the link over.
-func (g *Gateway) Attach(id string, link *os.File, policy *egress.Policy) (*Network, error) {
-	n, err := newNetwork(g, id, link, policy)
+// is closed or the link ends. It takes the link over, and goes on with a history that
+// no other network that is open has.
+func (g *Gateway) Attach(id string, link *os.File, policy *egress.Policy, history *History) (*Network, error) {
+	n, err := newNetwork(g, id, link, policy, history)
 	if err != nil {
 		return nil, errors.Join(err, link.Close())
 	}

@@ -21,7 +21,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
-	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/driver"
 	"ringfence.dev/ringfence/internal/egress"
 )
@@ -36,9 +35,8 @@ type Network struct {
 	stack *stack.Stack
 
 	policy atomic.Pointer[egress.Policy]
-	names  names
 	cache  cache
-	flows  flowLog
+	*History
 
 	newFlows  *rate.Limiter
 	lookups   *rate.Limiter
@@ -46,9 +44,6 @@ type Network struct {
 	packets   *rate.Limiter
 	asking    chan struct{} // a place per lookup in progress
 	asked     atomic.Int64  // such ports and connections
-	denied    atomic.Int64
-	sent      atomic.Int64
-	received  atomic.Int64
 	closeOnce sync.Once
 	ctx       context.Context
 	cancel    context.CancelFunc
@@ -70,13 +65,13 @@ const (
 	bufferTotal = 16 << 20 // of each direction, shared by the flows
 )
 
-func newNetwork(g *Gateway, id string, file *os.File, policy *egress.Policy) (*Network, error) {
+func newNetwork(g *Gateway, id string, file *os.File, policy *egress.Policy, history *History) (*Network, error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
 	n := &Network{
-		g: g, id: id, link: &link{file: file, raw: raw},
+		g: g, id: id, link: &link{file: file, raw: raw}, History: history,
 		newFlows: rate.NewLimiter(rate.Limit(g.limits.FlowsPerSecond), 2*g.limits.FlowsPerSecond),
 		lookups:  rate.NewLimiter(rate.Limit(g.limits.DNSPerSecond), 2*g.limits.DNSPerSecond),
 		packets:  rate.NewLimiter(packetRate, packetRate/10),
@@ -231,16 +226,4 @@ func (n *Network) expire(now time.Time) {
 	for _, f := range old {
 		f.cut(egress.Decision{Allow: true})
 	}
-}
-
-// Log returns the rows that the query selects, the cursor after them, and a channel
-// that is closed when there is another row.
-func (n *Network) Log(q ringfence.NetworkLogQuery) (rows []ringfence.NetworkFlow, next uint64, more <-chan struct{}) {
-	return n.flows.page(q.After, q.Limit, func(f *ringfence.NetworkFlow) bool { return q.Verdict == "" || f.Verdict == q.Verdict })
-}
-
-// Counters say what the sandbox sent and received so far, and how many flows and
-// lookups were refused.
-func (n *Network) Counters() (sent, received, denied int64) {
-	return n.sent.Load(), n.received.Load(), n.denied.Load()
 }

@@ -3,6 +3,7 @@ package gateway
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -14,8 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/miekg/dns"
 
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/driver"
@@ -62,12 +61,14 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// serveProxy serves one request of a sandbox to its HTTP proxy.
-func (n *Network) serveProxy(in *inside) {
+// serveProxy serves one request of a sandbox to its HTTP proxy. standIn is the name of
+// the server that the guest takes it for; "": it knows that it speaks to a proxy.
+func (n *Network) serveProxy(in *inside, standIn string) {
 	done := make(chan struct{})
 	timer := time.AfterFunc(dialTimeout, func() { close(done) })
 	defer timer.Stop()
 	stop := context.AfterFunc(n.ctx, in.ep.Abort)
+	defer stop()
 	source := &reader{in: in, done: done, left: maxProxyHead}
 	buffered := bufio.NewReader(source)
 	r, err := http.ReadRequest(buffered)
@@ -77,7 +78,7 @@ func (n *Network) serveProxy(in *inside) {
 	}
 	timer.Stop()
 	source.left = math.MaxInt // a body may have any length
-	host, port, err := target(r)
+	host, port, err := target(r, standIn)
 	if err != nil {
 		n.answer400(in, done, err.Error())
 		return
@@ -92,44 +93,86 @@ func (n *Network) serveProxy(in *inside) {
 		n.sayAndEnd(in, done, http.StatusForbidden, fmt.Sprintf("ringfence: the network policy of this sandbox does not allow %q (%s: %s)", printable(host), d.Reason, rule))
 		return
 	}
-	out, answer, err := n.throughProxy(r, host, port)
+	connect := r.Method == http.MethodConnect
+	if connect && buffered.Buffered() > 0 { // nobody speaks before the answer
+		n.answer400(in, done, "data came before the answer to CONNECT")
+		return
+	}
+	var out outside
+	if connect {
+		out, err = n.tunnel(host, port)
+	} else {
+		out, err = n.dialProxy()
+	}
 	if err != nil {
 		n.note("tcp", printable(host), f.Addr, port, ringfence.VerdictFailed, egress.Decision{Reason: reasonUnreachable, Rule: d.Rule})
 		n.sayAndEnd(in, done, http.StatusBadGateway, "ringfence: the upstream proxy did not connect: "+printable(err.Error()))
 		return
 	}
-	if r.Method == http.MethodConnect && buffered.Buffered() > 0 {
-		reset(out) // nobody speaks before the answer
-		n.answer400(in, done, "data came before the answer to CONNECT")
-		return
-	}
-	if r.Method != http.MethodConnect {
+	if !connect {
 		d.Check = egress.CheckNone // its one request was decided above
 	}
 	fl, ok := n.admitProxied(f, d, host, func() {
 		in.ep.Abort()
 		reset(out)
 	})
-	stop()
 	if !ok {
 		return
 	}
-	if err := in.write([]byte(answer), fl.done); err != nil {
-		fl.cut(egress.Decision{Allow: true})
+	stop()
+	if connect {
+		if err := in.write([]byte("HTTP/1.1 200 Connection established\r\n\r\n"), fl.done); err != nil {
+			fl.cut(egress.Decision{Allow: true})
+			return
+		}
+		fl.relay(in, out)
 		return
 	}
-	if r.Method == http.MethodConnect {
-		fl.relay(in, out)
+	if err := fl.request(out, r, net.JoinHostPort(host, strconv.Itoa(int(port)))); err != nil {
+		fl.cut(egress.Decision{Allow: true})
 		return
 	}
 	// Nothing more of the guest's goes out: it would be a request that nobody decided about.
 	fl.relayAnswer(in, out)
 }
 
+// request sends the upstream proxy one request, for authority.
+func (f *flow) request(out outside, r *http.Request, authority string) error {
+	for _, name := range []string{"Proxy-Authorization", "Proxy-Connection"} {
+		r.Header.Del(name)
+	}
+	if authorization := f.n.g.authorization(); authorization != "" {
+		r.Header.Set("Proxy-Authorization", authorization)
+	}
+	r.Close = true // one request, which was decided about
+	r.Host, r.URL.Host = authority, authority
+	return r.WriteProxy(metered{f, out})
+}
+
+// metered counts and slows down what is written as what the guest sends.
+type metered struct {
+	f   *flow
+	out outside
+}
+
+func (m metered) Write(b []byte) (int, error) {
+	if err := m.f.send(m.out, b); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
 // target is whom a request to a proxy is for.
-func target(r *http.Request) (host string, port uint16, err error) {
+func target(r *http.Request, standIn string) (host string, port uint16, err error) {
 	authority, def := r.Host, "80"
 	switch {
+	case standIn != "" && r.Method != http.MethodConnect && r.URL.Host == "" && r.Header.Get("Upgrade") == "":
+		r.URL.Scheme = "http"
+		if authority == "" {
+			authority = standIn
+		}
+	case standIn != "":
+		return "", 0, errors.New("port 80 leads to a proxy here, which takes ordinary requests alone")
 	case r.Method == http.MethodConnect:
 		def = "443"
 	case r.URL.Scheme == "http" && r.URL.Host != "":
@@ -152,14 +195,8 @@ func target(r *http.Request) (host string, port uint16, err error) {
 // otherwise. A name that the host's own resolvers find in a closed network is denied.
 func (n *Network) decideProxied(host string, port uint16) (egress.Flow, egress.Decision) {
 	f := egress.Flow{Proto: egress.TCP, Port: port}
-	if !n.newFlows.Allow() {
-		return f, egress.Decision{Reason: reasonFlowRate}
-	}
-	n.mu.Lock()
-	full := len(n.open) >= n.g.limits.Flows
-	n.mu.Unlock()
-	if full {
-		return f, egress.Decision{Reason: reasonFlows}
+	if d := n.admitNew(); !d.Allow {
+		return f, d
 	}
 	policy := n.policy.Load()
 	if a, err := netip.ParseAddr(host); err == nil {
@@ -170,86 +207,70 @@ func (n *Network) decideProxied(host string, port uint16) (egress.Flow, egress.D
 	if d := policy.DecideProxied(host, port); !d.Allow {
 		return f, d
 	}
-	if !strings.Contains(host, ".") { // a neighbour of the proxy
-		return f, egress.Decision{Reason: egress.ReasonClosedNetwork}
-	}
-	ctx, cancel := context.WithTimeout(n.ctx, lookupTime)
-	defer cancel()
-	for _, kind := range []uint16{dns.TypeA, dns.TypeAAAA} {
-		answer, err := n.g.resolver.ask(ctx, dns.Question{Name: dns.Fqdn(host), Qtype: kind, Qclass: dns.ClassINET})
-		if err != nil {
-			continue // the proxy may know it all the same
-		}
-		for _, rr := range answer.Answer {
-			var a netip.Addr
-			switch rr := rr.(type) {
-			case *dns.A:
-				a, _ = netip.AddrFromSlice(rr.A.To4())
-			case *dns.AAAA:
-				a, _ = netip.AddrFromSlice(rr.AAAA.To16())
-			default:
-				continue
-			}
-			if policy.Closed(a) != "" {
-				return f, egress.Decision{Reason: reasonAnswer}
-			}
-		}
+	if _, d := n.proxied(host); !d.Allow {
+		return f, d
 	}
 	return f, policy.DecideProxied(host, port)
 }
 
-// throughProxy connects to the target by way of the upstream proxy, and returns what
-// the guest is to be told first.
-func (n *Network) throughProxy(r *http.Request, host string, port uint16) (*net.TCPConn, string, error) {
+// dialProxy connects to the upstream proxy.
+func (n *Network) dialProxy() (outside, error) {
 	ctx, cancel := context.WithTimeout(n.ctx, dialTimeout)
 	defer cancel()
 	var dialer net.Dialer
 	c, err := dialer.DialContext(ctx, "tcp", n.g.proxy.Host)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	out := c.(*net.TCPConn)
-	patience := context.AfterFunc(ctx, func() { _ = out.SetDeadline(time.Unix(1, 0)) })
-	defer patience()
-	for _, name := range []string{"Proxy-Authorization", "Proxy-Connection"} {
-		r.Header.Del(name)
+	if n.g.proxy.Scheme != "https" {
+		return c.(*net.TCPConn), nil
 	}
+	t := tls.Client(c, &tls.Config{ServerName: n.g.proxy.Hostname(), RootCAs: n.g.proxyCA})
+	if err := t.HandshakeContext(ctx); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// authorization is what the upstream proxy wants to see; "": nothing.
+func (g *Gateway) authorization() string {
+	user := g.proxy.User
+	if user == nil {
+		return ""
+	}
+	password, _ := user.Password()
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user.Username()+":"+password))
+}
+
+// tunnel connects to a host by way of the upstream proxy.
+func (n *Network) tunnel(host string, port uint16) (outside, error) {
+	out, err := n.dialProxy()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(n.ctx, dialTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = out.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
 	authority := net.JoinHostPort(host, strconv.Itoa(int(port)))
-	authorization := ""
-	if user := n.g.proxy.User; user != nil {
-		password, _ := user.Password()
-		authorization = "Basic " + base64.StdEncoding.EncodeToString([]byte(user.Username()+":"+password))
-	}
-	if r.Method != http.MethodConnect {
-		patience()     // a body takes its time
-		r.Close = true // one request, which was decided about
-		r.Host, r.URL.Host = authority, authority
-		if authorization != "" {
-			r.Header.Set("Proxy-Authorization", authorization)
-		}
-		if err := r.WriteProxy(out); err != nil {
-			out.Close()
-			return nil, "", err
-		}
-		return out, "", nil
-	}
 	request := "CONNECT " + authority + " HTTP/1.1\r\nHost: " + authority + "\r\n"
-	if authorization != "" {
+	if authorization := n.g.authorization(); authorization != "" {
 		request += "Proxy-Authorization: " + authorization + "\r\n"
 	}
-	if _, err := io.WriteString(out, request+"\r\n"); err != nil {
-		out.Close()
-		return nil, "", err
+	_, err = io.WriteString(out, request+"\r\n")
+	if err == nil {
+		err = readConnected(out)
 	}
-	if err := readConnected(out); err != nil {
-		out.Close()
-		return nil, "", err
+	if err != nil {
+		reset(out)
+		return nil, err
 	}
-	return out, "HTTP/1.1 200 Connection established\r\n\r\n", nil
+	return out, nil
 }
 
 // readConnected reads the head of the answer to CONNECT, and not a byte more.
-func readConnected(out *net.TCPConn) error {
+func readConnected(out io.Reader) error {
 	var head []byte
 	one := make([]byte, 1)
 	for !strings.HasSuffix(string(head), "\r\n\r\n") {

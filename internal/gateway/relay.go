@@ -27,7 +27,7 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, copyBuffer); return 
 var errReset = errors.New("the other side reset the connection")
 
 // relay moves bytes until both sides have ended, one has reset, or the flow is cut.
-func (f *flow) relay(in *inside, out *net.TCPConn) {
+func (f *flow) relay(in *inside, out outside) {
 	var wg sync.WaitGroup
 	var failed atomic.Bool
 	direction := func(how func() error) {
@@ -58,7 +58,7 @@ func (f *flow) relay(in *inside, out *net.TCPConn) {
 }
 
 // relayAnswer moves what the outside sends, and nothing the other way.
-func (f *flow) relayAnswer(in *inside, out *net.TCPConn) {
+func (f *flow) relayAnswer(in *inside, out outside) {
 	err := f.downward(in, out)
 	if err == nil {
 		err = shutdown(in.ep, tcpip.ShutdownWrite)
@@ -79,7 +79,7 @@ func shutdown(ep tcpip.Endpoint, how tcpip.ShutdownFlags) error {
 }
 
 // upward moves what the guest sends. Bytes that a guard has not passed are held back.
-func (f *flow) upward(in *inside, out *net.TCPConn) error {
+func (f *flow) upward(in *inside, out outside) error {
 	var pending []byte // what the guard holds back
 	for {
 		buf, size, err := in.read(f.done)
@@ -111,7 +111,7 @@ func (f *flow) upward(in *inside, out *net.TCPConn) error {
 }
 
 // guarded sends what the guard passes, and waits while it waits for an answer.
-func (f *flow) guarded(in *inside, out *net.TCPConn, pending []byte) ([]byte, error) {
+func (f *flow) guarded(in *inside, out outside, pending []byte) ([]byte, error) {
 	for {
 		answered := isClosed(f.guard.Ready())
 		passed, d, ok := f.guard.Pass(pending)
@@ -148,7 +148,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-func (f *flow) send(out *net.TCPConn, data []byte) error {
+func (f *flow) send(out outside, data []byte) error {
 	if err := wait(f, f.n.up, len(data)); err != nil {
 		return err
 	}
@@ -167,44 +167,26 @@ func wait(f *flow, l *rate.Limiter, size int) error {
 }
 
 // downward moves what the outside sends.
-func (f *flow) downward(in *inside, out *net.TCPConn) error {
-	raw, err := out.SyscallConn()
+func (f *flow) downward(in *inside, out outside) error {
+	next, err := reads(out)
 	if err != nil {
 		return err
 	}
 	answers := f.guard != nil
 	for {
-		var buf *[]byte
-		var size int
-		var rerr error
-		err := raw.Read(func(fd uintptr) bool {
-			buf = buffers.Get().(*[]byte)
-			size, rerr = ignoreEINTR(func() (int, error) { return unix.Read(int(fd), *buf) })
-			if errors.Is(rerr, unix.EAGAIN) {
-				buffers.Put(buf)
-				buf = nil
-				return false
-			}
-			return true
-		})
-		if err == nil {
-			err = rerr
-		}
-		if err != nil || size == 0 {
-			if buf != nil {
-				buffers.Put(buf)
-			}
+		data, free, err := next()
+		if len(data) == 0 {
 			return err
 		}
-		data := (*buf)[:size]
 		if answers {
 			answers = f.guard.Answered(data)
 		}
+		size := len(data)
 		err = wait(f, f.n.down, size)
 		if err == nil {
 			err = in.write(data, f.done)
 		}
-		buffers.Put(buf)
+		free()
 		if err != nil {
 			return err
 		}
@@ -212,6 +194,47 @@ func (f *flow) downward(in *inside, out *net.TCPConn) error {
 		f.n.received.Add(int64(size))
 		f.touch()
 	}
+}
+
+// reads returns what waits for the next bytes of a connection. They are valid until
+// free is called; none is the end, or an error.
+func reads(out outside) (next func() (data []byte, free func(), err error), err error) {
+	tcp, ok := out.(*net.TCPConn)
+	if !ok {
+		own := make([]byte, 16<<10) // the most that TLS has at a time
+		return func() ([]byte, func(), error) {
+			size, err := out.Read(own)
+			// Many proxies end without saying so in TLS; nor does TCP say so in a way that
+			// nobody could forge.
+			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+				err = nil
+			}
+			return own[:size], func() {}, err
+		}, nil
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var buf *[]byte
+	free := func() { buffers.Put(buf) }
+	return func() ([]byte, func(), error) {
+		var size int
+		var rerr error
+		err := raw.Read(func(fd uintptr) bool {
+			buf = buffers.Get().(*[]byte)
+			size, rerr = ignoreEINTR(func() (int, error) { return unix.Read(int(fd), *buf) })
+			if size > 0 {
+				return true
+			}
+			free()
+			return !errors.Is(rerr, unix.EAGAIN)
+		})
+		if err != nil || rerr != nil || size == 0 {
+			return nil, nil, errors.Join(err, rerr)
+		}
+		return (*buf)[:size], free, nil
+	}, nil
 }
 
 func ignoreEINTR(how func() (int, error)) (int, error) {

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/netip"
 	"time"
@@ -40,7 +41,7 @@ func (n *Network) acceptTCP(r *tcp.ForwarderRequest) {
 	if isGateway(addr) {
 		if port == proxyPort && n.g.proxy != nil {
 			if in, err := n.accept(r); err == nil {
-				n.serveProxy(in)
+				n.serveProxy(in, "")
 			}
 			return
 		}
@@ -50,6 +51,10 @@ func (n *Network) acceptTCP(r *tcp.ForwarderRequest) {
 			return
 		}
 		n.acceptDNS(r)
+		return
+	}
+	if name := n.standInName(addr); name != "" && port != dnsPort {
+		n.acceptStandIn(func() (*inside, error) { return n.accept(r) }, func() { r.Complete(true) }, name, port)
 		return
 	}
 	f, d, ok := n.begin(egress.TCP, addr, port)
@@ -100,10 +105,23 @@ func (n *Network) dial(addr netip.Addr, port uint16) (*net.TCPConn, error) {
 	return conn.(*net.TCPConn), nil
 }
 
+// outside is the other side of a flow: a TCP connection, or TLS in one where the way
+// leads through an HTTPS proxy.
+type outside interface {
+	net.Conn
+	CloseWrite() error
+}
+
 // reset closes a connection so that its other side sees a reset.
-func reset(c *net.TCPConn) {
-	_ = c.SetLinger(0) // it may be closed already
-	c.Close()
+func reset(c outside) {
+	tcp, ok := c.(*net.TCPConn)
+	if t, wrapped := c.(*tls.Conn); wrapped {
+		tcp, ok = t.NetConn().(*net.TCPConn)
+	}
+	if ok {
+		_ = tcp.SetLinger(0) // it may be closed already
+		tcp.Close()
+	}
 }
 
 // inside is the guest's side of a flow.

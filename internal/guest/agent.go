@@ -106,6 +106,7 @@ var methods = map[string]method{
 	guestproto.MethodFileRemove:     call(removeFile),
 	guestproto.MethodPortDial:       call(dialPort),
 	guestproto.MethodPortList:       call(listPorts),
+	guestproto.MethodConnections:    call(listConnections),
 	guestproto.MethodFileMode:       call(changeMode),
 	guestproto.MethodFileCopy:       call(copyFile),
 	guestproto.MethodFileSearch:     call(searchFiles),

@@ -49,9 +49,42 @@ func listPorts(_ *agent, _ *channel, _ struct{}) (any, error) {
 	return list, nil
 }
 
-// listeners returns the TCP sockets that listen, in order.
-func listeners() []listener {
-	var all []listener
+// listConnections lists the connections to other addresses than the sandbox's loopback.
+func listConnections(_ *agent, _ *channel, _ struct{}) (any, error) {
+	list := guestproto.ConnectionList{Connections: []guestproto.Connection{}}
+	for _, text := range procNet() {
+		for _, c := range parseConnections(text) {
+			if len(list.Connections) == guestproto.MaxConnections {
+				return list, nil
+			}
+			list.Connections = append(list.Connections, c)
+		}
+	}
+	return list, nil
+}
+
+// parseConnections reads the sockets that are connected to another machine out of
+// /proc/net/tcp or tcp6. A line that it cannot read is left out.
+func parseConnections(text []byte) []guestproto.Connection {
+	const sent, closed, listening = "02", "07", "0A" // no answer came yet; nobody to tell
+	var all []guestproto.Connection
+	for line := range bytes.Lines(text) {
+		f := bytes.Fields(line)
+		if len(f) < 4 || string(f[3]) == sent || string(f[3]) == closed || string(f[3]) == listening {
+			continue
+		}
+		local, ok := parseProcAddr(string(f[1]))
+		remote, too := parseProcAddr(string(f[2]))
+		if ok && too && remote.Port() != 0 && !remote.Addr().IsLoopback() && !remote.Addr().IsUnspecified() {
+			all = append(all, guestproto.Connection{Local: local, Remote: remote})
+		}
+	}
+	return all
+}
+
+// procNet returns the kernel's lists of TCP sockets.
+func procNet() [][]byte {
+	var all [][]byte
 	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		f, err := os.Open(file)
 		if err != nil {
@@ -59,6 +92,15 @@ func listeners() []listener {
 		}
 		text, _ := io.ReadAll(io.LimitReader(f, maxProcNet)) // what could be read counts
 		f.Close()
+		all = append(all, text)
+	}
+	return all
+}
+
+// listeners returns the TCP sockets that listen, in order.
+func listeners() []listener {
+	var all []listener
+	for _, text := range procNet() {
 		all = append(all, parseProcNet(text)...)
 	}
 	sort.Slice(all, func(i, j int) bool {

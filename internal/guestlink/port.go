@@ -46,6 +46,22 @@ func (c *Conn) Ports(ctx context.Context) (ports []guestproto.PortInfo, truncate
 	return ports, list.Truncated, nil
 }
 
+// Connections lists the guest's TCP connections to others. It is the guest's word, but
+// every address is one.
+func (c *Conn) Connections(ctx context.Context) ([]guestproto.Connection, error) {
+	var list guestproto.ConnectionList
+	if err := c.call(ctx, guestproto.MethodConnections, struct{}{}, &list); err != nil {
+		return nil, err
+	}
+	all := list.Connections[:min(len(list.Connections), guestproto.MaxConnections)]
+	for _, p := range all {
+		if !p.Local.IsValid() || !p.Remote.IsValid() || p.Local.Addr().Zone() != "" || p.Remote.Addr().Zone() != "" || p.Local.Addr().Is4() != p.Remote.Addr().Is4() {
+			return nil, badAnswer(errors.New("a connection that is none"))
+		}
+	}
+	return all, nil
+}
+
 // DialPort connects to a port of the guest's own loopback. Nothing listens:
 // port_not_listening. ctx covers the connecting alone.
 //

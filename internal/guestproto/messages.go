@@ -1,6 +1,9 @@
 package guestproto
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"net/netip"
+)
 
 // Hello opens a session. Nonce is 16 random bytes in hex.
 type Hello struct {
@@ -39,26 +42,27 @@ type Error struct {
 
 // The methods.
 const (
-	MethodIdentity     = "identity"      // Identity → {}: who this sandbox is; also after a restore
-	MethodFreeze       = "freeze"        // {} → {}: stop sending until the next Hello; before a checkpoint
-	MethodStats        = "stats"         // {} → Stats
-	MethodFileRead     = "file.read"     // FileRead; Event FileInfo first; Data guest → host; Result {}
-	MethodFileWrite    = "file.write"    // FileWrite; Data host → guest, End; Result FileInfo
-	MethodFileStat     = "file.stat"     // FilePath → FileInfo
-	MethodFileList     = "file.list"     // FileList; Data guest → host: one JSON FileInfo a line; Result {}
-	MethodFileMkdir    = "file.mkdir"    // FileMkdir → FileInfo
-	MethodFileRename   = "file.rename"   // FileRename → FileInfo
-	MethodFileRemove   = "file.remove"   // FileRemove → {}
-	MethodPortDial     = "port.dial"     // PortDial; Event PortEvent when connected; Data both ways, End = half-close; Event PortEvent with End; Result {}
-	MethodPortList     = "port.list"     // {} → PortList
-	MethodFileMode     = "file.mode"     // FileMode → FileInfo
-	MethodFileCopy     = "file.copy"     // FileCopy → FileInfo
-	MethodFileSearch   = "file.search"   // FileSearch; Data guest → host: one JSON FileMatch a line; Result FileSearched
-	MethodFileChecksum = "file.checksum" // FileChecksum → FileSum
-	MethodFileMetadata = "file.metadata" // FileMetadata → FileInfo
-	MethodFileWatch    = "file.watch"    // FileWatch; Event {} when it watches; Data guest → host: one JSON FileChange a line; Result {} when what is watched is gone
-	MethodArchiveRead  = "archive.read"  // ArchiveRead; Event {} when it begins; Data guest → host; Result {}
-	MethodArchiveWrite = "archive.write" // ArchiveWrite; Data host → guest, End; Result ArchiveWritten
+	MethodIdentity     = "identity"         // Identity → {}: who this sandbox is; also after a restore
+	MethodFreeze       = "freeze"           // {} → {}: stop sending until the next Hello; before a checkpoint
+	MethodStats        = "stats"            // {} → Stats
+	MethodFileRead     = "file.read"        // FileRead; Event FileInfo first; Data guest → host; Result {}
+	MethodFileWrite    = "file.write"       // FileWrite; Data host → guest, End; Result FileInfo
+	MethodFileStat     = "file.stat"        // FilePath → FileInfo
+	MethodFileList     = "file.list"        // FileList; Data guest → host: one JSON FileInfo a line; Result {}
+	MethodFileMkdir    = "file.mkdir"       // FileMkdir → FileInfo
+	MethodFileRename   = "file.rename"      // FileRename → FileInfo
+	MethodFileRemove   = "file.remove"      // FileRemove → {}
+	MethodPortDial     = "port.dial"        // PortDial; Event PortEvent when connected; Data both ways, End = half-close; Event PortEvent with End; Result {}
+	MethodPortList     = "port.list"        // {} → PortList
+	MethodConnections  = "port.connections" // {} → ConnectionList
+	MethodFileMode     = "file.mode"        // FileMode → FileInfo
+	MethodFileCopy     = "file.copy"        // FileCopy → FileInfo
+	MethodFileSearch   = "file.search"      // FileSearch; Data guest → host: one JSON FileMatch a line; Result FileSearched
+	MethodFileChecksum = "file.checksum"    // FileChecksum → FileSum
+	MethodFileMetadata = "file.metadata"    // FileMetadata → FileInfo
+	MethodFileWatch    = "file.watch"       // FileWatch; Event {} when it watches; Data guest → host: one JSON FileChange a line; Result {} when what is watched is gone
+	MethodArchiveRead  = "archive.read"     // ArchiveRead; Event {} when it begins; Data guest → host; Result {}
+	MethodArchiveWrite = "archive.write"    // ArchiveWrite; Data host → guest, End; Result ArchiveWritten
 )
 
 // Identity is what a sandbox is told about itself.
@@ -193,6 +197,20 @@ type PortEvent struct {
 type PortList struct {
 	Ports     []PortInfo `json:"ports"`
 	Truncated bool       `json:"truncated,omitempty"`
+}
+
+// ConnectionList is the TCP connections of the sandbox to others, at most MaxConnections.
+type ConnectionList struct {
+	Connections []Connection `json:"connections"`
+}
+
+// MaxConnections bounds a ConnectionList.
+const MaxConnections = 4096
+
+// Connection is between an address of the sandbox and another one.
+type Connection struct {
+	Local  netip.AddrPort `json:"local"`
+	Remote netip.AddrPort `json:"remote"`
 }
 
 // PortInfo is a TCP port that somebody listens on.

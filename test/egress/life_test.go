@@ -37,18 +37,20 @@ func (in *internet) hold(address string) held {
 	return h
 }
 
-// keep makes a sandbox hold a connection, in the background.
+// keep makes a sandbox hold a connection, in the background, on which it has heard something.
 func keep(t *testing.T, sb *client.Sandbox, address string, port int) {
 	t.Helper()
 	script := fmt.Sprintf(`nohup python3 -c "
 import socket
 s = socket.create_connection(('%s', %d))
 s.recv(10)
+print('began', flush=True)
 try:
     print('end', s.recv(10), flush=True)
 except OSError as e:
     print('error', e.errno, flush=True)
-" > /tmp/keep-%d 2>&1 & sleep 0.1`, address, port, port)
+" > /tmp/keep-%d 2>&1 &
+until grep -q began /tmp/keep-%d; do sleep 0.01; done`, address, port, port, port)
 	if r, err := sb.Run(t.Context(), shell(script)); err != nil || r.ExitCode != 0 {
 		t.Fatalf("%v %+v", err, r)
 	}
@@ -79,7 +81,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s: not in 20 s", what)
+			t.Fatalf("%s: not in a minute", what)
 		}
 	}
 }
@@ -109,7 +111,7 @@ func TestFlowsEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		denied.reset(t, "a flow that is denied now")
-		eventually(t, "the sandbox's side", func() bool { return strings.HasPrefix(read(t, sb, "/tmp/keep-7001"), "error 104") })
+		eventually(t, "the sandbox's side", func() bool { return strings.Contains(read(t, sb, "/tmp/keep-7001"), "error 104") })
 		select {
 		case err := <-allowed.ended:
 			t.Errorf("a flow that is allowed ended: %v", err)
@@ -194,6 +196,14 @@ func TestFlowsEnd(t *testing.T) {
 		if out[0] != "hello\n" || !strings.HasPrefix(out[1], "api.test at") || out[2] != "ECONNREFUSED" {
 			t.Errorf("after the resume: %q", out)
 		}
+		eventually(t, "the sandbox's side", func() bool { return read(t, sb, "/tmp/keep-7005") != "began\n" })
+		found := false // the log goes on
+		for _, f := range rows(t, sb) {
+			found = found || f.Port == 7001 && f.Rule == "203.0.113.7"
+		}
+		if !found {
+			t.Errorf("the log begins anew: %+v", rows(t, sb))
+		}
 	})
 	t.Run("DaemonKilled", func(t *testing.T) {
 		if err := sb.UpdateNetwork(t.Context(), ringfence.NetworkPolicy{DenyOut: []string{"203.0.113.8"}}); err != nil {
@@ -213,8 +223,9 @@ func TestFlowsEnd(t *testing.T) {
 		if out[0] != "hello\n" || !strings.HasPrefix(out[1], "api.test at") || out[2] != "ECONNREFUSED" {
 			t.Errorf("after the restart: %q", out)
 		}
-		// What the old daemon carried is reset when the sandbox says something, and the
-		// policy is in force from the first moment.
+		// The policy is in force from the first moment, and the sandbox sees that what the
+		// old daemon carried has ended, although it only waits.
+		eventually(t, "the sandbox's side", func() bool { return strings.Contains(read(t, sb, "/tmp/keep-7003"), "error 104") })
 	})
 	t.Run("Killed", func(t *testing.T) {
 		h := in.hold("203.0.113.7:7004")

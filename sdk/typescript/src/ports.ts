@@ -35,6 +35,8 @@ export interface Metrics {
   diskLimitBytes: number;
   networkReceivedBytes: number;
   networkSentBytes: number;
+  /** Flows and lookups that the network policy or a limit refused. */
+  networkDenied: number;
   processes: number;
 }
 
@@ -75,6 +77,7 @@ export function metrics(value: unknown): Metrics {
     diskLimitBytes: Number(wire["disk_limit_bytes"]),
     networkReceivedBytes: Number(wire["network_received_bytes"]),
     networkSentBytes: Number(wire["network_sent_bytes"]),
+    networkDenied: Number(wire["network_denied"]),
     processes: Number(wire["processes"]),
   };
 }

@@ -54,6 +54,7 @@ class Metrics:
         disk_limit_bytes: that it may write.
         network_received_bytes: since it was created.
         network_sent_bytes: since it was created.
+        network_denied: flows and lookups that were refused.
         processes: how many run that commands started.
     """
 
@@ -66,6 +67,7 @@ class Metrics:
     disk_limit_bytes: int
     network_received_bytes: int
     network_sent_bytes: int
+    network_denied: int
     processes: int
 
     @staticmethod
@@ -81,6 +83,7 @@ class Metrics:
             disk_limit_bytes=r.integer("disk_limit_bytes"),
             network_received_bytes=r.integer("network_received_bytes"),
             network_sent_bytes=r.integer("network_sent_bytes"),
+            network_denied=r.integer("network_denied"),
             processes=r.integer("processes"),
         )
 
