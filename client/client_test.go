@@ -356,3 +356,52 @@ func TestTemplatesAndKeys(t *testing.T) {
 		t.Errorf("%+v, %v", h, err)
 	}
 }
+
+func TestCreateWithAKeyIsSentAgain(t *testing.T) {
+	var keys []string
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if keys = append(keys, r.Header.Get("Idempotency-Key")); len(keys) == 1 {
+			panic(http.ErrAbortHandler) // the connection breaks
+		}
+		answer(w, 201, `{"id":"`+testID+`"}`)
+	})
+	s, err := c.Create(t.Context(), CreateOptions{IdempotencyKey: "job 42"})
+	if err != nil || s.ID() != testID || len(keys) != 2 || keys[0] != "job 42" || keys[1] != "job 42" {
+		t.Errorf("got %v, %v, sent %q", s, err, keys)
+	}
+}
+
+func TestNetworkFlows(t *testing.T) {
+	var asked []string
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.RawQuery)
+		body := `{"flows":[],"next_cursor":"2"}`
+		switch r.URL.Query().Get("cursor") {
+		case "0":
+			body = `{"flows":[{"id":1,"at":"2026-11-30T20:00:00Z"},{"id":2,"at":"2026-11-30T20:00:00Z"}],"next_cursor":"2"}`
+		case "9":
+			body = `{"error":{"code":"internal","message":"no"}}`
+			answer(w, 500, body)
+			return
+		}
+		answer(w, 200, body)
+	})
+	var ids []int64
+	for f, err := range c.Open(testID).NetworkFlows(t.Context(), NetworkLogOptions{Verdict: ringfence.VerdictDenied, Cursor: "0"}, false) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, f.ID)
+	}
+	if fmt.Sprint(ids) != "[1 2]" || fmt.Sprint(asked) != "[cursor=0&limit=1000&verdict=denied cursor=2&limit=1000&verdict=denied]" {
+		t.Errorf("got %v, asked %v", ids, asked)
+	}
+	for _, err := range c.Open(testID).NetworkFlows(t.Context(), NetworkLogOptions{Cursor: "9"}, true) {
+		if ringfence.CodeOf(err) != ringfence.CodeInternal {
+			t.Errorf("got %v", err)
+		}
+	}
+	if last := asked[len(asked)-1]; last != "cursor=9&limit=1000&wait_seconds=30" {
+		t.Errorf("asked %s", last)
+	}
+}

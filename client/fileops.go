@@ -130,11 +130,11 @@ type Search struct {
 
 // Match is a file that a search found, or with a Line a place in it.
 type Match struct {
-	Path   string
-	Type   string // one of the Type constants
-	Line   int64  // from 1
-	Column int64  // in bytes, from 1
-	Text   string // of the line, or a part of it around the place
+	Path   string `json:"path"`
+	Type   string `json:"type"`             // one of the Type constants
+	Line   int64  `json:"line,omitempty"`   // from 1
+	Column int64  `json:"column,omitempty"` // in bytes, from 1
+	Text   string `json:"text,omitempty"`   // of the line, or a part of it around the place
 }
 
 // Search searches a directory by name and by content. truncated: there is more than

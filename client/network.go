@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"iter"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -60,6 +61,36 @@ func (s *Sandbox) NetworkLog(ctx context.Context, o NetworkLogOptions) (rows []r
 		rows = append(rows, f.flow())
 	}
 	return rows, w.NextCursor, err
+}
+
+// NetworkFlows goes through the rows of the sandbox's network log, as NetworkLog does page
+// by page; o.Limit is the size of a page, 1000 when 0. With follow it waits for more at
+// the end, until ctx ends. An error ends the sequence.
+func (s *Sandbox) NetworkFlows(ctx context.Context, o NetworkLogOptions, follow bool) iter.Seq2[ringfence.NetworkFlow, error] {
+	return func(yield func(ringfence.NetworkFlow, error) bool) {
+		if o.Limit == 0 {
+			o.Limit = 1000
+		}
+		if follow {
+			o.Wait = 30 * time.Second
+		}
+		for {
+			rows, cursor, err := s.NetworkLog(ctx, o)
+			if err != nil {
+				yield(ringfence.NetworkFlow{}, err)
+				return
+			}
+			for _, f := range rows {
+				if !yield(f, nil) {
+					return
+				}
+			}
+			if len(rows) == 0 && !follow {
+				return
+			}
+			o.Cursor = cursor
+		}
+	}
 }
 
 type wireFlow struct {

@@ -42,6 +42,10 @@ type CreateOptions struct {
 	NoAutoResume bool
 	// Snapshot is the id of a snapshot to start from, instead of a template.
 	Snapshot string
+	// IdempotencyKey names the call, in at most 255 printable characters of ASCII. Another
+	// create of the same name and options makes nothing and returns the sandbox of the
+	// first one; so Create sends it again when the connection breaks.
+	IdempotencyKey string
 	// Network says what may leave the sandbox; nil: what goes to the public internet.
 	Network *ringfence.NetworkPolicy
 }
@@ -123,8 +127,8 @@ func (s *Sandbox) Kill(ctx context.Context) error { return s.c.Kill(ctx, s.id) }
 // Files returns the sandbox's files.
 func (s *Sandbox) Files() Files { return Files{s: s} }
 
-// Create makes a sandbox and waits until it runs. It is never sent twice: when the
-// connection breaks (unavailable), a sandbox may exist that List finds.
+// Create makes a sandbox and waits until it runs. Without an IdempotencyKey it is never
+// sent twice: when the connection breaks (unavailable), a sandbox may exist that List finds.
 //
 // Errors: template_not_found, invalid_argument, not_yet_supported (a policy that
 // opens the network), resource_exhausted (the host is full; see RetryAfterSeconds).
@@ -154,7 +158,14 @@ func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) 
 		body.Network = &wireNetwork{AllowOut: n.AllowOut, DenyOut: n.DenyOut, AllowInternetAccess: n.AllowInternetAccess}
 	}
 	var w wireSandbox
-	if err := c.call(ctx, request{method: http.MethodPost, path: "/v1/sandboxes", body: body, what: "create a sandbox"}, &w); err != nil {
+	r := request{method: http.MethodPost, path: "/v1/sandboxes", body: body, what: "create a sandbox"}
+	if key := o.IdempotencyKey; key != "" {
+		if strings.ContainsFunc(key, func(c rune) bool { return c < ' ' || c > '~' }) {
+			return nil, ringfence.Errorf(ringfence.CodeInvalidArgument, "the idempotency key has to be printable characters of ASCII").WithField("Idempotency-Key")
+		}
+		r.header, r.idempotent = http.Header{"Idempotency-Key": {key}}, true
+	}
+	if err := c.call(ctx, r, &w); err != nil {
 		return nil, err
 	}
 	return w.handle(c), nil

@@ -23,10 +23,10 @@ const (
 
 // Change is something that happened to a file.
 type Change struct {
-	Type   string
-	Path   string // empty in an overflow
-	IsDir  bool
-	Cookie uint32 // the same in both halves of a rename
+	Type   string `json:"type"`
+	Path   string `json:"path"` // empty in an overflow
+	IsDir  bool   `json:"is_dir"`
+	Cookie uint32 `json:"cookie"` // the same in both halves of a rename
 }
 
 // WatchOptions says what is watched.

@@ -116,7 +116,7 @@ func (a *App) newRoot() *cobra.Command {
 	root.AddGroup(&cobra.Group{ID: "sandbox", Title: "Sandboxes:"}, &cobra.Group{ID: "server", Title: "Server:"})
 	for _, c := range []*cobra.Command{a.runCommand(), a.createCommand(), a.listCommand(), a.execCommand(), a.shellCommand(), a.attachCommand(),
 		a.psCommand(), a.signalCommand(), a.copyCommand(), a.filesCommand(), a.networkCommand(), a.portsCommand(), a.forwardCommand(), a.eventsCommand(), a.statsCommand(), a.killCommand(),
-		a.pauseCommand(), a.resumeCommand(), a.forkCommand(), a.restoreCommand(), a.snapshotCommand(), a.snapshotsCommand()} {
+		a.infoCommand(), a.updateCommand(), a.pauseCommand(), a.resumeCommand(), a.forkCommand(), a.restoreCommand(), a.snapshotCommand()} {
 		c.GroupID = "sandbox"
 		root.AddCommand(c)
 	}

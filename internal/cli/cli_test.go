@@ -1,18 +1,23 @@
 package cli
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
 	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/client"
 	"ringfence.dev/ringfence/internal/api/apitest"
 	"ringfence.dev/ringfence/internal/driver/fake"
 )
@@ -63,6 +68,59 @@ func code(ts *testscript.TestScript, neg bool, args []string) {
 // setvar NAME sets a variable to what the last command printed.
 func setvar(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
+}
+
+// TestWatch follows a directory until something is heard of it, and is then interrupted.
+func TestWatch(t *testing.T) {
+	server := apitest.Start(t, fake.Options{})
+	c, err := client.New(client.Options{BaseURL: server.URL, APIKey: server.Key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, err := c.Create(t.Context(), client.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const bad = "/tmp/w/a\x1bb"
+	for _, test := range []struct {
+		flags []string
+		want  string
+	}{
+		{nil, `^(create|modify|rename_to) +/tmp/w/a\\x1bb$`},
+		{[]string{"--json"}, `"path": "/tmp/w/a\\u001bb"`},
+	} {
+		want := regexp.MustCompile(test.want)
+		if _, err := sb.Files().Write(t.Context(), bad, strings.NewReader("0"), client.WriteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		out, in := io.Pipe()
+		ended := make(chan int, 1)
+		var serr bytes.Buffer
+		go func() {
+			a := New(Options{Out: in, Err: &serr, In: strings.NewReader("")})
+			args := append(test.flags, "--url", server.URL, "--api-key", server.Key, "files", "watch", "-r", sb.ID()+":/tmp/w")
+			ended <- a.Run(ctx, args)
+			in.Close()
+		}()
+		// Nothing says that the watch has begun: the file is written until something comes.
+		go func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				_, _ = sb.Files().Write(ctx, bad, strings.NewReader(strconv.Itoa(i)), client.WriteOptions{})
+			}
+		}()
+		heard := false
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if want.MatchString(lines.Text()) && !heard {
+				heard = true
+				cancel(interrupted{syscall.SIGINT})
+			}
+		}
+		if code := <-ended; !heard || code != 130 {
+			t.Errorf("%v: heard %v, exit code %d, %s", test.flags, heard, code, serr.String())
+		}
+		cancel(nil)
+	}
 }
 
 func TestEscape(t *testing.T) {

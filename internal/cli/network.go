@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,9 +27,13 @@ type policyJSON struct {
 	AllowInternetAccess *bool    `json:"allow_internet_access"`
 }
 
+func policyOf(p ringfence.NetworkPolicy) policyJSON {
+	return policyJSON{append([]string{}, p.AllowOut...), append([]string{}, p.DenyOut...), p.AllowInternetAccess}
+}
+
 func (a *App) printPolicy(p ringfence.NetworkPolicy) error {
 	if a.json {
-		return a.PrintJSON(policyJSON{append([]string{}, p.AllowOut...), append([]string{}, p.DenyOut...), p.AllowInternetAccess})
+		return a.PrintJSON(policyOf(p))
 	}
 	for _, list := range []struct {
 		word    string
@@ -54,7 +57,7 @@ func (a *App) networkGetCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "get ID",
 		Short: "Show the policy that is in force",
-		Args:  cobra.ExactArgs(1),
+		Args:  cobra.ExactArgs(1), ValidArgsFunction: a.completeIDs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()
 			if err != nil {
@@ -102,7 +105,7 @@ func (a *App) networkSetCommand() *cobra.Command {
 		Long: "Replace the whole policy of a running sandbox; without flags, by the default, the public\n" +
 			"internet. It holds for new connections at once, and open ones that it denies are cut.",
 		Example: "  ringfence network set ID --allow-out packages.example.org --allow-out '*.files.example.org'",
-		Args:    cobra.ExactArgs(1),
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: a.completeIDs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()
 			if err != nil {
@@ -125,13 +128,13 @@ func (a *App) networkSetCommand() *cobra.Command {
 type flowJSON struct {
 	ID              int64    `json:"id"`
 	At              string   `json:"at"`
-	Name            string   `json:"name"`
-	Address         string   `json:"address"`
-	Port            uint16   `json:"port"`
+	Name            *string  `json:"name"`
+	Address         *string  `json:"address"`
+	Port            *uint16  `json:"port"`
 	Protocol        string   `json:"protocol"`
 	Verdict         string   `json:"verdict"`
 	Reason          string   `json:"reason"`
-	Rule            string   `json:"rule"`
+	Rule            *string  `json:"rule"`
 	BytesSent       int64    `json:"bytes_sent"`
 	BytesReceived   int64    `json:"bytes_received"`
 	DurationSeconds *float64 `json:"duration_seconds"`
@@ -149,7 +152,11 @@ func (a *App) printFlow(f ringfence.NetworkFlow) error {
 		took = &seconds
 	}
 	if a.json {
-		return a.PrintJSON(flowJSON{f.ID, ringfence.FormatTime(f.At), f.Name, address, f.Port, f.Protocol, string(f.Verdict), f.Reason, f.Rule,
+		var port *uint16
+		if f.Port != 0 {
+			port = &f.Port
+		}
+		return a.PrintJSON(flowJSON{f.ID, ringfence.FormatTime(f.At), null(f.Name), null(address), port, f.Protocol, string(f.Verdict), f.Reason, null(f.Rule),
 			f.BytesSent, f.BytesReceived, took, f.Count})
 	}
 	where := f.Name
@@ -189,31 +196,22 @@ func (a *App) networkLogCommand() *cobra.Command {
 		Long: "Show the sandbox's flows, the oldest first: time, verdict, protocol, destination, the reason\n" +
 			"with the entry of the policy that decided, and bytes. The newest 1000 are kept. With --follow\n" +
 			"it goes on, and shows a flow when it begins and again when it has ended.",
-		Args: cobra.ExactArgs(1),
+		Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeIDs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()
 			if err != nil {
 				return err
 			}
-			s := c.Open(args[0])
-			o := client.NetworkLogOptions{Verdict: ringfence.Verdict(verdict), Limit: 1000}
-			for {
-				rows, cursor, err := s.NetworkLog(cmd.Context(), o)
+			o := client.NetworkLogOptions{Verdict: ringfence.Verdict(verdict)}
+			for f, err := range c.Open(args[0]).NetworkFlows(cmd.Context(), o, follow) {
+				if err == nil {
+					err = a.printFlow(f)
+				}
 				if err != nil {
 					return err
 				}
-				for _, f := range rows {
-					if err := a.printFlow(f); err != nil {
-						return err
-					}
-				}
-				if len(rows) == 0 && !follow {
-					return nil
-				}
-				if o.Cursor = cursor; follow {
-					o.Wait = 30 * time.Second
-				}
 			}
+			return nil
 		},
 	}
 	c.Flags().StringVar(&verdict, "verdict", "", "only those: allowed, denied or failed")

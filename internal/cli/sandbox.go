@@ -83,7 +83,7 @@ func lifetime(flag string, d time.Duration) error {
 func (a *App) createCommand() *cobra.Command {
 	var f createFlags
 	var timeout, idle, autoDelete time.Duration
-	var onTimeout string
+	var onTimeout, key string
 	var noResume bool
 	c := &cobra.Command{
 		Use:   "create",
@@ -102,7 +102,7 @@ func (a *App) createCommand() *cobra.Command {
 			if err := lifetime("idle-timeout", idle); err != nil {
 				return err
 			}
-			o.Timeout, o.IdleTimeout, o.OnTimeout, o.NoAutoResume = timeout, idle, ringfence.OnTimeout(onTimeout), noResume
+			o.Timeout, o.IdleTimeout, o.OnTimeout, o.NoAutoResume, o.IdempotencyKey = timeout, idle, ringfence.OnTimeout(onTimeout), noResume, key
 			if cmd.Flags().Changed("auto-delete") {
 				o.AutoDelete = &autoDelete
 			}
@@ -124,10 +124,11 @@ func (a *App) createCommand() *cobra.Command {
 		},
 	}
 	f.add(c)
-	c.Flags().DurationVar(&timeout, "timeout", 0, "end it this long after its creation, such as 90s or 10m (default 0: never)")
+	c.Flags().DurationVar(&timeout, "timeout", 0, "end it this long after its creation, and after each resume, such as 90s or 10m (default 0: never)")
 	c.Flags().DurationVar(&idle, "idle-timeout", 0, "end it when nobody has used it for so long (default 0: never)")
 	c.Flags().StringVar(&onTimeout, "on-timeout", "", "kill or pause it then (default kill)")
 	c.Flags().DurationVar(&autoDelete, "auto-delete", 0, "delete it so long after it was paused; 0: at once (default never)")
+	c.Flags().StringVar(&key, "idempotency-key", "", "name for this create: another one of the same name and flags prints the same sandbox")
 	c.Flags().BoolVar(&noResume, "no-auto-resume", false, "refuse calls on it while it is paused instead of waking it")
 	return c
 }
@@ -266,33 +267,62 @@ func (a *App) completeIDs(n int) cobra.CompletionFunc {
 }
 
 type sandboxJSON struct {
-	ID          string            `json:"id"`
-	Name        string            `json:"name"`
-	Template    string            `json:"template"`
-	State       ringfence.State   `json:"state"`
-	Reason      *string           `json:"reason"`
-	Detail      *string           `json:"detail"`
-	VCPU        int               `json:"vcpu"`
-	MemoryMiB   int64             `json:"memory_mib"`
-	DiskMiB     int64             `json:"disk_mib"`
-	Metadata    map[string]string `json:"metadata"`
-	User        string            `json:"user"`
-	WorkDir     string            `json:"work_dir"`
-	CreatedAt   *string           `json:"created_at"`
-	StartedAt   *string           `json:"started_at"`
-	EndedAt     *string           `json:"ended_at"`
-	ExpiresAt   *string           `json:"expires_at"`
-	PausedAt    *string           `json:"paused_at"`
-	AccessToken string            `json:"access_token,omitempty"`
+	ID        string            `json:"id"`
+	Name      string            `json:"name"`
+	Template  string            `json:"template"`
+	State     ringfence.State   `json:"state"`
+	Reason    *string           `json:"reason"`
+	Detail    *string           `json:"detail"`
+	VCPU      int               `json:"vcpu"`
+	MemoryMiB int64             `json:"memory_mib"`
+	DiskMiB   int64             `json:"disk_mib"`
+	Metadata  map[string]string `json:"metadata"`
+	User      string            `json:"user"`
+	WorkDir   string            `json:"work_dir"`
+	CreatedAt *string           `json:"created_at"`
+	StartedAt *string           `json:"started_at"`
+	EndedAt   *string           `json:"ended_at"`
+	ExpiresAt *string           `json:"expires_at"`
+	PausedAt  *string           `json:"paused_at"`
+	IdleAt    *string           `json:"idle_at"`
+	DeleteAt  *string           `json:"delete_at"`
+	Network   policyJSON        `json:"network"`
+
+	TimeoutSeconds     *float64            `json:"timeout_seconds"`
+	OnTimeout          ringfence.OnTimeout `json:"on_timeout"`
+	IdleTimeoutSeconds *float64            `json:"idle_timeout_seconds"`
+	AutoDeleteSeconds  *float64            `json:"auto_delete_seconds"`
+	AutoResume         bool                `json:"auto_resume"`
+
+	AccessToken string `json:"access_token,omitempty"`
 }
 
 func sandboxOf(i client.Info) sandboxJSON {
+	d := i.Deadlines
 	return sandboxJSON{
 		ID: i.ID, Name: i.Name, Template: i.Template, State: i.State, Reason: null(string(i.Reason)), Detail: null(i.Detail),
 		VCPU: i.VCPU, MemoryMiB: i.MemoryMiB, DiskMiB: i.DiskMiB, Metadata: i.Metadata, User: i.User, WorkDir: i.WorkDir,
 		CreatedAt: timeJSON(i.CreatedAt), StartedAt: timeJSON(i.StartedAt), EndedAt: timeJSON(i.EndedAt), ExpiresAt: timeJSON(i.ExpiresAt),
-		PausedAt: timeJSON(i.PausedAt),
+		PausedAt: timeJSON(i.PausedAt), IdleAt: timeJSON(i.IdleAt), DeleteAt: timeJSON(i.DeleteAt), Network: policyOf(i.Network),
+		TimeoutSeconds: secondsJSON(nonZero(d.Timeout)), OnTimeout: d.OnTimeout, IdleTimeoutSeconds: secondsJSON(nonZero(d.IdleTimeout)),
+		AutoDeleteSeconds: secondsJSON(d.AutoDelete), AutoResume: !d.NoAutoResume,
 	}
+}
+
+func nonZero(d time.Duration) *time.Duration {
+	if d == 0 {
+		return nil
+	}
+	return &d
+}
+
+// secondsJSON is a time that passes as the API spells it; null for nil.
+func secondsJSON(d *time.Duration) *float64 {
+	if d == nil {
+		return nil
+	}
+	s := d.Seconds()
+	return &s
 }
 
 func null(s string) *string {
