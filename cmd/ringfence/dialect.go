@@ -8,6 +8,7 @@ import (
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/config"
 	"ringfence.dev/ringfence/internal/dialect"
+	"ringfence.dev/ringfence/internal/dialect/declaw"
 	"ringfence.dev/ringfence/internal/dialect/superserve"
 )
 
@@ -28,5 +29,5 @@ func newDialects(c *config.Config) (mounts []dialect.Mount, listeners []net.List
 		listeners = append(listeners, tls.NewListener(l, authority.TLS()))
 		o.CA, o.TLSPort = authority.PEM, l.Addr().(*net.TCPAddr).Port
 	}
-	return append(mounts, superserve.Mount(o)), listeners, nil
+	return append(mounts, superserve.Mount(o), declaw.Mount()), listeners, nil
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"testing"
 )
 
 // Package is a set of published packages that a lock file pins.
@@ -94,4 +95,36 @@ func (p Package) install() error {
 		return err
 	}
 	return os.Rename(into, dir)
+}
+
+// Compile compiles a TypeScript program against a package, and returns what node runs.
+func (w *World) Compile(t testing.TB, p Package, script string) string {
+	t.Helper()
+	dir, err := p.dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile(script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := t.TempDir()
+	if err := errors.Join(
+		os.Symlink(filepath.Join(dir, "node_modules"), filepath.Join(at, "node_modules")),
+		os.WriteFile(filepath.Join(at, "page.ts"), source, 0o644),
+		os.WriteFile(filepath.Join(at, "package.json"), []byte(`{"type":"module"}`), 0o644),
+		os.WriteFile(filepath.Join(at, "tsconfig.json"), []byte(`{"compilerOptions":{"target":"ES2022","module":"NodeNext","types":["node"],"strict":true,"skipLibCheck":true,"outDir":"dist"}}`), 0o644),
+	); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("node", "node_modules/typescript/bin/tsc", "-p", ".")
+	cmd.Dir = at
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	compiled := filepath.Join(at, "page.mjs")
+	if err := os.Rename(filepath.Join(at, "dist", "page.js"), compiled); err != nil {
+		t.Fatal(err)
+	}
+	return compiled
 }

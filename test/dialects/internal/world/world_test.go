@@ -20,8 +20,8 @@ func TestNoticed(t *testing.T) {
 	testenv.RequireRoot(t)
 	for program, want := range map[string]string{
 		"urllib.request.urlopen('https://api.vendor.example/sandboxes')": "looked up api.vendor.example.",
-		"socket.create_connection(('198.51.100.20', 443))":              "dialled 198.51.100.20:443",
-		"socket.create_connection(('2001:db8::20', 443))":               "dialled [2001:db8::20]:443",
+		"socket.create_connection(('198.51.100.20', 443))":               "dialled 198.51.100.20:443",
+		"socket.create_connection(('2001:db8::20', 443))":                "dialled [2001:db8::20]:443",
 	} {
 		Noticed()
 		exec.Command("python3", "-c", "import socket, urllib.request\n"+program).Run() // some fail, as they should
