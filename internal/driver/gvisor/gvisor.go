@@ -13,6 +13,7 @@ package gvisor
 
 import (
 	"context"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -74,6 +75,9 @@ func New(o Options) (*Driver, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("cannot run gVisor sandboxes: Ringfence has to run as root")
 	}
+	if err := linkedStatically("/proc/self/exe"); err != nil {
+		return nil, err
+	}
 	if o.CgroupParent == "" {
 		o.CgroupParent = "/ringfence"
 	}
@@ -100,6 +104,22 @@ func New(o Options) (*Driver, error) {
 		at:        o.At,
 		instances: make(map[string]*instance),
 	}, nil
+}
+
+// linkedStatically refuses a program that needs a dynamic linker: a sandbox starts the
+// same program again where there is no file but itself, and would fail with "no such file".
+func linkedStatically(program string) error {
+	f, err := elf.Open(program)
+	if err != nil {
+		return fmt.Errorf("cannot look at the program itself: %w", err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return errors.New("cannot run gVisor sandboxes: this program is linked dynamically, and none can start from it; build it with make build, or with CGO_ENABLED=0")
+		}
+	}
+	return nil
 }
 
 // quiet drops the log of gVisor's packages: what goes wrong comes back as errors.
