@@ -183,7 +183,7 @@ def test_restore(sdk: Sdk) -> None:
 
 
 def test_update_sends_what_was_said_and_none_as_null(sdk: Sdk) -> None:
-    sandbox, server = sandbox_of(sdk, *(answer(SANDBOX_JSON) for _ in range(4)))
+    sandbox, server = sandbox_of(sdk, *(answer({**SANDBOX_JSON, "metadata": {"k": "w"}}) for _ in range(5)))
     sandbox.update(timeout=None, on_timeout="pause", idle_timeout_seconds=1.5)
     assert asked(server) == ("PATCH", f"/v1/sandboxes/{SANDBOX}")
     assert server.last_json == {"timeout_seconds": None, "on_timeout": "pause", "idle_timeout_seconds": 1.5}
@@ -194,12 +194,22 @@ def test_update_sends_what_was_said_and_none_as_null(sdk: Sdk) -> None:
         "auto_delete_seconds": 0,
         "auto_resume": True,
     }
+    assert sandbox.update(metadata={"k": "w"}).metadata == {"k": "w"}
+    assert server.last_json == {"metadata": {"k": "w"}}
+    assert sandbox.metadata == {"k": "w"}
     sandbox.set_timeout(60)
     assert server.last_json == {"timeout_seconds": 60}
     sandbox.set_timeout(None)
     assert server.last_json == {"timeout_seconds": None}
     with pytest.raises(TypeError, match="two names of one option"):
         sandbox.update(timeout=1, timeout_seconds=1)
+
+
+def test_another_access_token(sdk: Sdk) -> None:
+    sandbox, server = sandbox_of(sdk, answer({"access_token": "e" * 64}))
+    token = sandbox.get_access_token()
+    assert (token, repr(token)) == ("e" * 64, "'***'")
+    assert asked(server) == ("POST", f"/v1/sandboxes/{SANDBOX}/token")
 
 
 def test_the_network_policy_is_read(sdk: Sdk) -> None:

@@ -54,7 +54,7 @@ VERBS: dict[str, set[str]] = {
     "create": {*DEADLINES, "template", "snapshot", "name", "metadata", "network", "idempotency_key"},
     "pause": set(),
     "resume": set(),
-    "update": DEADLINES,
+    "update": {*DEADLINES, "metadata"},
     "fork": {"count"},
     "snapshot": {"name"},
     "list_snapshots": set(),

@@ -27,7 +27,7 @@ import {
 } from "./options.js";
 import { events, type Metrics, metrics, Ports, type SandboxEvent } from "./ports.js";
 import { Terminals } from "./terminals.js";
-import { type NetworkInfo, networkInfo, record, type SandboxInfo, sandboxInfo } from "./wire.js";
+import { type NetworkInfo, networkInfo, record, type SandboxInfo, sandboxInfo, string } from "./wire.js";
 
 /**
  * What may leave a sandbox. Without any entry the public internet can be reached. An entry is an address, a network,
@@ -203,6 +203,16 @@ export class Sandbox implements AsyncDisposable {
    */
   get accessToken(): string | undefined {
     return this.#accessToken;
+  }
+
+  /**
+   * Asks for a token that opens commands and files of this sandbox alone; it needs an API key. It is the same each time,
+   * and ends with the sandbox. It is another one than {@link Sandbox.accessToken}, and worth the same.
+   */
+  async getAccessToken(): Promise<string> {
+    const path = `${sandboxPath(this.id)}/token`;
+    const answer = await this.#controlClient().json({ method: "POST", path, json: {}, idempotent: true });
+    return string(record(answer, "an access token")["access_token"]);
   }
 
   /**
@@ -467,14 +477,18 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /**
-   * Changes its deadlines, in whatever state it is. What is left out stays; a new `timeout` counts from now.
+   * Changes its deadlines and its metadata, in whatever state it is. What is left out stays; a new `timeout` counts from
+   * now.
    *
+   * @param changes the deadlines; metadata: labels, in place of all that there are
    * @returns the sandbox as it is now: `expiresAt`, `idleAt` and `deleteAt` are the instants that these lead to
    * @throws {@link InvalidArgumentError} when a value is out of range
    */
-  async update(deadlines: Deadlines): Promise<SandboxInfo> {
+  async update(changes: Deadlines & { metadata?: Record<string, string> | undefined }): Promise<SandboxInfo> {
     const where = "sandbox.update";
-    const json = deadlineFields(where, checkOptions(where, deadlines, deadlineOptions));
+    const given = checkOptions(where, changes, [...deadlineOptions, "metadata"]);
+    const metadata = optionalStringMap(where, "metadata", given["metadata"]);
+    const json = { ...deadlineFields(where, given), metadata };
     const path = sandboxPath(this.id);
     return sandboxInfo(await this.#controlClient().json({ method: "PATCH", path, json, idempotent: true }));
   }

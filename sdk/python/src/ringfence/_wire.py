@@ -181,11 +181,15 @@ def snapshot_path(id: str) -> str:
 
 def made_sandbox(answer: object) -> tuple[SandboxInfo, str]:
     """Return a sandbox that the server made, and its access token."""
-    info = SandboxInfo._from_json(answer)
+    return SandboxInfo._from_json(answer), access_token(answer)
+
+
+def access_token(answer: object) -> SecretStr:
+    """Return the access token in an answer."""
     token = json_object(answer, "sandbox").get("access_token")
     if not isinstance(token, str):
         raise APIResponseError("the server made a sandbox without an access token")
-    return info, token
+    return SecretStr(token)
 
 
 def path_param(call: str, name: str, path: object) -> tuple[str, str]:

@@ -77,9 +77,7 @@ if (driver === "gvisor") {
     });
 
     test("signals, kill, deadlines and waiting with an end", async () => {
-      const trap = await sandbox.commands.start(
-        "trap 'exit 9' INT; echo ready; sleep 1000 & wait",
-      );
+      const trap = await sandbox.commands.start("trap 'exit 9' INT; echo ready; sleep 1000 & wait");
       for await (const piece of trap) {
         assert.equal(piece.text, "ready\n");
         break;

@@ -56,7 +56,7 @@ const optionsOfVerb: Record<string, string> = {
   create: `template snapshot name metadata network idempotency_key ${deadlines}`,
   pause: "",
   resume: "",
-  update: deadlines,
+  update: `${deadlines} metadata`,
   fork: "count",
   snapshot: "name",
   list_snapshots: "",

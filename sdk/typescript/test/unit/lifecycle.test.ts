@@ -236,11 +236,12 @@ test("restore", async () => {
 
 test("update sends what was said, and null as null", async () => {
   const [sandbox, wire] = await sandboxAndWire();
-  const asked = answers(...[1, 2, 3, 4].map((): [number, unknown] => [200, wire]));
+  const asked = answers(...[1, 2, 3, 4, 5].map((): [number, unknown] => [200, wire]));
   await sandbox.update({ timeout: null, onTimeout: "pause", idleTimeoutSeconds: 1.5 });
   await sandbox.update({ timeoutMs: 9000, idleTimeoutSeconds: null, autoDeleteSeconds: 0, autoResume: true });
   await sandbox.setTimeout(60);
   await sandbox.setTimeout(null);
+  await sandbox.update({ metadata: { k: "w" } });
   assert.deepEqual(
     asked.map(({ json }) => json),
     [
@@ -248,6 +249,7 @@ test("update sends what was said, and null as null", async () => {
       { timeout_seconds: 9, idle_timeout_seconds: null, auto_delete_seconds: 0, auto_resume: true },
       { timeout_seconds: 60 },
       { timeout_seconds: null },
+      { metadata: { k: "w" } },
     ],
   );
   assert.equal(asked[0]?.call, `PATCH /v1/sandboxes/${sandbox.id}`);
@@ -279,6 +281,13 @@ test("a paused sandbox has an error of its own", async () => {
   const [sandbox] = await sandboxAndWire();
   answers([409, refused("sandbox_paused")]);
   await assert.rejects(sandbox.commands.run("true"), SandboxPausedError);
+});
+
+test("another access token", async () => {
+  const [sandbox] = await sandboxAndWire();
+  const asked = answers([200, { access_token: "e".repeat(64) }]);
+  assert.equal(await sandbox.getAccessToken(), "e".repeat(64));
+  assert.equal(asked[0]?.call, `POST /v1/sandboxes/${sandbox.id}/token`);
 });
 
 test("the network policy is read", async () => {

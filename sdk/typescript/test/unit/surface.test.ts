@@ -73,6 +73,7 @@ test("the members are these and no others", () => {
     "createSnapshot",
     "events",
     "fork",
+    "getAccessToken",
     "getInfo",
     "getNetwork",
     "getNetworkLog",

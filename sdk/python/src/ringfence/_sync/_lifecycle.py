@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .. import _options as check
@@ -220,9 +220,10 @@ class Lifecycle:
         idle_timeout_seconds: Seconds = check.UNSET,
         auto_delete_seconds: Seconds = check.UNSET,
         auto_resume: bool | None = None,
+        metadata: Mapping[str, str] | None = None,
         request_timeout: Seconds = check.UNSET,
     ) -> SandboxInfo:
-        """Change its deadlines, in whatever state it is. What is left out stays.
+        """Change its deadlines and its metadata, in whatever state it is. What is left out stays.
 
         Args:
             timeout: seconds that it runs from now, and from each resume; then on_timeout. None: no limit.
@@ -231,6 +232,7 @@ class Lifecycle:
             idle_timeout_seconds: the same after so long without a command, file call or port traffic. None: never.
             auto_delete_seconds: it is deleted so long after it was paused; 0: at once. None: never.
             auto_resume: whether a call on the paused sandbox wakes it; else it raises SandboxPausedError.
+            metadata: keys and values of your own, in place of all that there are.
             request_timeout: seconds to wait for the server. Default 60; None: no limit.
 
         Returns:
@@ -243,15 +245,18 @@ class Lifecycle:
         call = "sandbox.update"
         life = check.one_of(call, "timeout", timeout, "timeout_seconds", timeout_seconds)
         body = deadlines(call, life, on_timeout, idle_timeout_seconds, auto_delete_seconds, auto_resume)
+        if metadata is not None:
+            body["metadata"] = check.text_mapping(call, "metadata", metadata)
         wait = _timeout(call, request_timeout)
         request = wire.Call("PATCH", wire.sandbox_path(self._id), json=body, request_timeout=wait, repeatable=True)
         self._info = SandboxInfo._from_json(self._client._json(request))
         return self._info
 
     def set_timeout(self, timeout: float | None) -> SandboxInfo:
-        """Let it run for so many seconds from now, more or less than before; None: no limit.
+        """Set how long it runs from now, and from each resume; the same as `update(timeout=…)`.
 
-        The same as `update(timeout=…)`.
+        Args:
+            timeout: seconds, more or less than what was left; None: no limit.
         """
         return self.update(timeout=timeout)
 

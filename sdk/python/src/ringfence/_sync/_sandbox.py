@@ -334,6 +334,14 @@ class Sandbox(Lifecycle):
 
     get_info = Dual(_get_info_of, _get_info)
 
+    def get_access_token(self) -> SecretStr:
+        """Ask for a token that opens the commands and files of this sandbox and nothing else. It needs an API key.
+
+        It is the same each time, and ends with the sandbox. It is another one than `access_token`, and worth the same.
+        """
+        call = wire.Call("POST", wire.sandbox_path(self._id, "token"), json={}, repeatable=True)
+        return wire.access_token(self._client._json(call))
+
     def metrics(self) -> Metrics:
         """Return what the sandbox uses now: processor, memory, disk, network."""
         return metrics(self._client, wire.sandbox_path(self._id))
