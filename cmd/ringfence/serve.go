@@ -162,11 +162,12 @@ func run(ctx context.Context, server *http.Server, wait func(context.Context) er
 	defer stopRequests(nil)
 	server.BaseContext = func(net.Listener) context.Context { return requests }
 	failed := make(chan error, 1+len(more))
+	secure := server.TLSConfig != nil // Serve sets one
 	for _, l := range more {
 		go func() { failed <- server.Serve(l) }()
 	}
 	go func() {
-		if server.TLSConfig != nil {
+		if secure {
 			failed <- server.ServeTLS(listener, "", "")
 		} else {
 			failed <- server.Serve(listener)

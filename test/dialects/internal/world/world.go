@@ -172,7 +172,13 @@ func (w *World) Program(t testing.TB, p Package, script string, env ...string) (
 	if p.python() {
 		err = errors.Join(err, os.WriteFile(filepath.Join(home, "harness.py"), pythonHarness, 0o644))
 		cmd = exec.CommandContext(ctx, filepath.Join(dir, "venv/bin/python"), name)
-		env = append(env, "PYTHONPATH="+filepath.Join(dir, "packages")+":"+home, "PYTHONUNBUFFERED=1")
+		path := filepath.Join(dir, "packages") + ":" + home
+		for _, given := range env { // a preload goes first
+			if before, ok := strings.CutPrefix(given, "PYTHONPATH="); ok {
+				path = before + ":" + path
+			}
+		}
+		env = append(env, "PYTHONPATH="+path, "PYTHONUNBUFFERED=1")
 	} else {
 		err = errors.Join(err, os.WriteFile(filepath.Join(home, "harness.mjs"), nodeHarness, 0o644), os.Symlink(filepath.Join(dir, "node_modules"), filepath.Join(home, "node_modules")))
 		cmd = exec.CommandContext(ctx, "node", name)
