@@ -1,4 +1,4 @@
-"""Runs the program that docs/sdk-python.md is."""
+"""Runs the programs of the documentation."""
 
 from __future__ import annotations
 
@@ -18,8 +18,15 @@ def program(name: str) -> str:
 
 @pytest.mark.e2e
 @pytest.mark.gvisor
-@pytest.mark.parametrize("name", ["docs/sdk-python.md", "sdk/python/README.md"])
-def test_the_documentation_runs(server: Server, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("docs/sdk-python.md", "0 42\n"),
+        ("sdk/python/README.md", "0 42\n"),
+        ("docs/lifecycle.md", "1\n running\nTrue\n"),
+    ],
+)
+def test_the_documentation_runs(server: Server, name: str, begins: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program(name)],
         env={**os.environ, **server.environment},
@@ -28,4 +35,4 @@ def test_the_documentation_runs(server: Server, name: str) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("0 42\n")
+    assert done.stdout.startswith(begins)

@@ -34,9 +34,18 @@ ex
 1
 true
 true
+[ 'packages.example.org' ]
 true
 true
 created
+text
+got input
+
+changed
+changed
+text
+before the upgrade
+true true null
 text
 true
 running
