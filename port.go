@@ -7,6 +7,7 @@ type Port struct {
 	Port    int
 	Address string // that is listened on; empty while nobody does
 	Public  bool   // anybody may reach it without a credential
+	Wakes   bool   // and wakes the sandbox when it is paused
 	PID     int    // of the process that listens, as programs in the sandbox see it; 0: not known
 	Command string // its command line, cut; the sandbox's own word
 }
@@ -33,5 +34,5 @@ type Sample struct {
 	NetworkSentBytes     int64
 	// NetworkDenied is how many flows and lookups were refused, since then too.
 	NetworkDenied int64
-	Processes            int // processes and threads of its commands
+	Processes     int // processes and threads of its commands
 }

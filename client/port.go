@@ -31,13 +31,14 @@ type wirePort struct {
 	Port    int    `json:"port"`
 	Address string `json:"address"`
 	Public  bool   `json:"public"`
+	Wakes   bool   `json:"wakes"`
 	PID     int    `json:"pid"`
 	Command string `json:"command"`
 	URL     string `json:"url"`
 }
 
 func (w wirePort) port() Port {
-	return Port{ringfence.Port{Port: w.Port, Address: w.Address, Public: w.Public, PID: w.PID, Command: w.Command}, w.URL}
+	return Port{ringfence.Port{Port: w.Port, Address: w.Address, Public: w.Public, Wakes: w.Wakes, PID: w.PID, Command: w.Command}, w.URL}
 }
 
 // List lists what listens, one row for each address, and what was published, by port.
@@ -64,14 +65,28 @@ func (p Ports) Get(ctx context.Context, port int) (Port, error) {
 }
 
 // Publish lets everybody reach a port without a credential. It needs an API key.
-func (p Ports) Publish(ctx context.Context, port int) (Port, error) { return p.set(ctx, port, true) }
+func (p Ports) Publish(ctx context.Context, port int) (Port, error) {
+	return p.set(ctx, port, true, false)
+}
+
+// PublishWaking is Publish; who comes without a credential wakes the sandbox when it is
+// paused, 3 times in a row and then every 30 seconds.
+func (p Ports) PublishWaking(ctx context.Context, port int) (Port, error) {
+	return p.set(ctx, port, true, true)
+}
 
 // Unpublish takes that back, and cuts off who is connected without a credential.
-func (p Ports) Unpublish(ctx context.Context, port int) (Port, error) { return p.set(ctx, port, false) }
+func (p Ports) Unpublish(ctx context.Context, port int) (Port, error) {
+	return p.set(ctx, port, false, false)
+}
 
-func (p Ports) set(ctx context.Context, port int, public bool) (Port, error) {
+func (p Ports) set(ctx context.Context, port int, public, wakes bool) (Port, error) {
+	body := map[string]bool{"public": public}
+	if wakes {
+		body["wakes"] = true
+	}
 	var w wirePort
-	err := p.s.c.call(ctx, request{method: http.MethodPut, path: p.s.path("/ports/" + strconv.Itoa(port)), body: map[string]bool{"public": public},
+	err := p.s.c.call(ctx, request{method: http.MethodPut, path: p.s.path("/ports/" + strconv.Itoa(port)), body: body,
 		idempotent: true, what: "publish a port"}, &w)
 	return w.port(), err
 }

@@ -15,6 +15,7 @@ type portWire struct {
 	Port    int     `json:"port"`
 	Address *string `json:"address"`
 	Public  bool    `json:"public"`
+	Wakes   bool    `json:"wakes"`
 	PID     *int    `json:"pid"`
 	Command *string `json:"command"`
 	URL     string  `json:"url"`
@@ -22,7 +23,7 @@ type portWire struct {
 
 func (c *call) portWire(p ringfence.Port) portWire {
 	command, _ := text([]byte(p.Command))
-	return portWire{Port: p.Port, Address: null(p.Address), Public: p.Public, PID: null(p.PID), Command: null(command),
+	return portWire{Port: p.Port, Address: null(p.Address), Public: p.Public, Wakes: p.Wakes, PID: null(p.PID), Command: null(command),
 		URL: c.portURL(c.r, c.r.PathValue("id"), p.Port, "/")}
 }
 
@@ -68,6 +69,7 @@ func (c *call) publishPort() error {
 	}
 	var body struct {
 		Public *bool `json:"public"`
+		Wakes  bool  `json:"wakes"`
 	}
 	if err := c.decode(&body); err != nil {
 		return err
@@ -75,8 +77,11 @@ func (c *call) publishPort() error {
 	if body.Public == nil {
 		return invalid("public", "public is missing").WithHint("true opens the port to everybody, false to those with a credential")
 	}
+	if body.Wakes && !*body.Public {
+		return invalid("wakes", "wakes is for a port that is public")
+	}
 	id := c.r.PathValue("id")
-	if err := c.Engine.PublishPort(c.r.Context(), c.who.Project, id, port, *body.Public); err != nil {
+	if err := c.Engine.PublishPort(c.r.Context(), c.who.Project, id, port, *body.Public, body.Wakes); err != nil {
 		return err
 	}
 	return c.getPort()

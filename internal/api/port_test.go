@@ -370,3 +370,60 @@ func TestPortLocation(t *testing.T) {
 		t.Errorf("on its own host: %q", got)
 	}
 }
+
+// Who has no credential wakes a paused sandbox only where its owner wants that, and not often.
+func TestPublicPortWakes(t *testing.T) {
+	s := newServing(t)
+	sandbox := "/v1/sandboxes/" + s.id
+	pause := func() {
+		t.Helper()
+		if r := s.send("POST", sandbox+"/pause", ""); r.StatusCode != 200 {
+			t.Fatalf("%d %s", r.StatusCode, r.body)
+		}
+	}
+	state := func(want string) {
+		t.Helper()
+		if got := s.send("GET", sandbox, "").json(t)["state"]; got != want {
+			t.Errorf("it is %v, want %s", got, want)
+		}
+	}
+	s.refused(s.send("PUT", sandbox+"/ports/8000", `{"public":false,"wakes":true}`), 400, ringfence.CodeInvalidArgument, "wakes")
+	if r := s.send("PUT", sandbox+"/ports/8000", `{"public":true}`); r.StatusCode != 200 || r.json(t)["wakes"] != false {
+		t.Fatalf("%d %s", r.StatusCode, r.body)
+	}
+	if r := s.browser("GET", s.path("/")); r.StatusCode != 200 {
+		t.Fatalf("%d %s", r.StatusCode, r.body)
+	}
+	pause()
+	s.refused(s.browser("GET", s.path("/")), 409, ringfence.CodeSandboxPaused, "")
+	state("paused")
+	s.send("GET", s.path("/"), "") // with the key
+	state("running")
+	if r := s.send("PUT", sandbox+"/ports/8000", `{"public":true,"wakes":true}`); r.StatusCode != 200 || r.json(t)["wakes"] != true {
+		t.Fatalf("%d %s", r.StatusCode, r.body)
+	}
+	for woken := 0; ; woken++ {
+		pause()
+		r := s.browser("GET", s.path("/"))
+		if r.StatusCode == 429 && woken >= 3 {
+			s.refused(r, 429, ringfence.CodeResourceExhausted, "")
+			if r.Header.Get("Retry-After") == "" {
+				t.Error("a 429 without Retry-After")
+			}
+			state("paused")
+			break
+		}
+		if r.StatusCode != 502 || woken > 20 { // nothing listens any more: the fake driver keeps no processes
+			t.Fatalf("%d %s", r.StatusCode, r.body)
+		}
+		state("running")
+	}
+	s.send("GET", s.path("/"), "")
+	state("running")
+	pause()
+	if r := s.send("PUT", sandbox+"/ports/8000", `{"public":true}`); r.StatusCode != 200 { // a call of its owner wakes it
+		t.Fatalf("%d %s", r.StatusCode, r.body)
+	}
+	pause()
+	s.refused(s.browser("GET", s.path("/")), 409, ringfence.CodeSandboxPaused, "")
+}

@@ -57,7 +57,11 @@ func (s *Server) newPortProxy() *httputil.ReverseProxy {
 			if pr == nil || err != nil || !ok {
 				return nil, ringfence.Errorf(ringfence.CodeInternal, "a connection to nowhere")
 			}
-			conn, err := s.Engine.DialPort(ctx, pr.project, id, port)
+			dial := s.Engine.DialPort
+			if pr.closed != nil { // by a stranger, through a public port
+				dial = s.Engine.DialPublicPort
+			}
+			conn, err := dial(ctx, pr.project, id, port)
 			if err != nil {
 				return nil, err
 			}

@@ -18,6 +18,7 @@ import (
 
 func (a *App) portsCommand() *cobra.Command {
 	var publish, unpublish []int
+	var wake bool
 	var link int
 	var path string
 	var expires time.Duration
@@ -37,7 +38,10 @@ func (a *App) portsCommand() *cobra.Command {
 			for i, list := range [][]int{publish, unpublish} {
 				for _, port := range list {
 					change := ports.Publish
-					if i == 1 {
+					switch {
+					case i == 0 && wake:
+						change = ports.PublishWaking
+					case i == 1:
 						change = ports.Unpublish
 					}
 					if _, err := change(cmd.Context(), port); err != nil {
@@ -79,6 +83,7 @@ func (a *App) portsCommand() *cobra.Command {
 	}
 	flags := c.Flags()
 	flags.IntSliceVar(&publish, "publish", nil, "let everybody reach this port")
+	flags.BoolVar(&wake, "wake", false, "with --publish: who comes without a credential wakes the sandbox when it is paused")
 	flags.IntSliceVar(&unpublish, "unpublish", nil, "let only those with a credential reach this port")
 	flags.IntVar(&link, "link", 0, "print a link that opens this port without a credential")
 	flags.StringVar(&path, "path", "/", "where the link leads")
@@ -89,7 +94,7 @@ func (a *App) portsCommand() *cobra.Command {
 func portsJSON(list []client.Port) []map[string]any {
 	out := make([]map[string]any, 0, len(list))
 	for _, p := range list {
-		row := map[string]any{"port": p.Port.Port, "address": nil, "public": p.Public, "pid": nil, "command": nil, "url": p.URL}
+		row := map[string]any{"port": p.Port.Port, "address": nil, "public": p.Public, "wakes": p.Wakes, "pid": nil, "command": nil, "url": p.URL}
 		if p.Address != "" {
 			row["address"] = p.Address
 		}

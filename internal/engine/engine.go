@@ -41,8 +41,8 @@ type Store interface {
 	ListSandboxes(ctx context.Context, f ringfence.SandboxFilter) ([]*ringfence.Sandbox, error)   // newest first
 	LiveSandboxes(ctx context.Context) ([]*ringfence.Sandbox, error)                              // of all projects
 	SetNetwork(ctx context.Context, id string, p ringfence.NetworkPolicy) error                   // not_found, also when it has ended
-	SetPublicPort(ctx context.Context, sandbox string, port int, public bool) error
-	PublicPorts(ctx context.Context) (map[string][]int, error) // of those that live
+	SetPublicPort(ctx context.Context, sandbox string, port int, public, wakes bool) error
+	PublicPorts(ctx context.Context) (map[string]map[int]bool, error) // of those that live; whether each wakes its sandbox
 	PurgeSandboxes(ctx context.Context, endedBefore time.Time) (int64, error)
 	SetDeadlines(ctx context.Context, id string, d ringfence.Deadlines, expires time.Time) error
 	SetMetadata(ctx context.Context, id string, metadata map[string]string) error // not_found, also when it has ended

@@ -23,8 +23,55 @@ type ports struct {
 	connections    atomic.Int32
 	received, sent atomic.Int64 // bytes, seen from the sandbox
 
+	wakes  bucket // of those without a credential
 	mu     sync.Mutex
-	public map[int]chan struct{} // closed when the port is public no more; guarded by mu
+	public map[int]publicPort // guarded by mu
+}
+
+// publicPort is a port that everybody may reach.
+type publicPort struct {
+	closed chan struct{} // closed when the port is public no more
+	wakes  bool          // a paused sandbox is woken
+}
+
+// How often those without a credential wake one sandbox: each wake costs the host a restore.
+const (
+	wakesPerSecond = 1.0 / 30
+	wakesAtOnce    = 3
+)
+
+// DialPublicPort is DialPort for somebody without a credential. A paused sandbox is woken
+// only where its owner wants that for the port, and not often. More errors: sandbox_paused.
+func (e *Engine) DialPublicPort(ctx context.Context, project, id string, port int) (net.Conn, error) {
+	if b := e.find(project, id); b != nil {
+		if err := b.admitStranger(port); err != nil {
+			return nil, err
+		}
+	}
+	return e.DialPort(ctx, project, id, port)
+}
+
+// admitStranger refuses to be woken by somebody without a credential.
+func (b *box) admitStranger(port int) error {
+	switch b.sandbox().State {
+	case ringfence.StatePaused, ringfence.StatePausing:
+	default:
+		return nil
+	}
+	b.ports.mu.Lock()
+	wakes := b.ports.public[port].wakes
+	b.ports.mu.Unlock()
+	if !wakes {
+		return pausedError(b.id).WithHint("its owner can resume it, or publish the port with wakes")
+	}
+	wait, ok := b.ports.wakes.take(time.Now(), 1, wakesPerSecond, wakesAtOnce)
+	if ok {
+		return nil
+	}
+	err := ringfence.Errorf(ringfence.CodeResourceExhausted, "the sandbox %s was woken often, and is paused", b.id).
+		WithHint("try again after the seconds of Retry-After")
+	err.RetryAfterSeconds = int(wait.Seconds()) + 1
+	return err
 }
 
 func validPort(port int) error {
@@ -110,12 +157,13 @@ func (e *Engine) Ports(ctx context.Context, project, id string) (list []ringfenc
 		return nil, false, b.explain(err)
 	}
 	public := b.ports.published()
+	wakes := b.ports.waking()
 	for _, p := range found {
-		list = append(list, ringfence.Port{Port: p.Port, Address: p.Address, Public: slices.Contains(public, p.Port), PID: p.PID, Command: p.Command})
+		list = append(list, ringfence.Port{Port: p.Port, Address: p.Address, Public: slices.Contains(public, p.Port), Wakes: wakes[p.Port], PID: p.PID, Command: p.Command})
 	}
 	for _, port := range public {
 		if !slices.ContainsFunc(list, func(p ringfence.Port) bool { return p.Port == port }) {
-			list = append(list, ringfence.Port{Port: port, Public: true})
+			list = append(list, ringfence.Port{Port: port, Public: true, Wakes: wakes[port]})
 		}
 	}
 	slices.SortStableFunc(list, func(a, b ringfence.Port) int { return a.Port - b.Port })
@@ -151,9 +199,20 @@ func (p *ports) published() []int {
 	return list
 }
 
+// waking returns the public ports that wake the sandbox.
+func (p *ports) waking() map[int]bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list := map[int]bool{}
+	for port, is := range p.public {
+		list[port] = is.wakes
+	}
+	return list
+}
+
 // PublishPort lets everybody reach a port, or only those who have a credential; who is
-// connected without one is cut off then.
-func (e *Engine) PublishPort(ctx context.Context, project, id string, port int, public bool) error {
+// connected without one is cut off then. wakes: they wake the sandbox too.
+func (e *Engine) PublishPort(ctx context.Context, project, id string, port int, public, wakes bool) error {
 	if err := validPort(port); err != nil {
 		return err
 	}
@@ -165,17 +224,20 @@ func (e *Engine) PublishPort(ctx context.Context, project, id string, port int, 
 	defer b.moveMu.Unlock()
 	is := slices.Contains(b.ports.published(), port)
 	switch {
-	case is == public:
+	case is == public && b.ports.waking()[port] == wakes:
 		return nil
-	case public && len(b.ports.published()) == ringfence.MaxPublicPorts:
+	case public && !is && len(b.ports.published()) == ringfence.MaxPublicPorts:
 		return ringfence.Errorf(ringfence.CodeResourceExhausted, "%d ports of the sandbox are public already", ringfence.MaxPublicPorts).WithField("port")
 	case b.ctx.Err() != nil:
 		return context.Cause(b.ctx)
 	}
-	if err := e.Store.SetPublicPort(ctx, id, port, public); err != nil {
+	if err := e.Store.SetPublicPort(ctx, id, port, public, wakes); err != nil {
 		return err
 	}
-	b.ports.set(port, public)
+	b.ports.set(port, public, wakes)
+	if is == public {
+		return nil
+	}
 	kind := ringfence.EventPortPublished
 	if !public {
 		kind = ringfence.EventPortUnpublished
@@ -184,16 +246,20 @@ func (e *Engine) PublishPort(ctx context.Context, project, id string, port int, 
 	return nil
 }
 
-func (p *ports) set(port int, public bool) {
+func (p *ports) set(port int, public, wakes bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if public {
-		if p.public == nil {
-			p.public = map[int]chan struct{}{}
-		}
-		p.public[port] = make(chan struct{})
-	} else {
-		close(p.public[port])
+	was, is := p.public[port]
+	switch {
+	case public && p.public == nil:
+		p.public = map[int]publicPort{}
+		fallthrough
+	case public && !is:
+		p.public[port] = publicPort{make(chan struct{}), wakes}
+	case public:
+		p.public[port] = publicPort{was.closed, wakes}
+	default:
+		close(was.closed)
 		delete(p.public, port)
 	}
 }
@@ -214,8 +280,8 @@ func (e *Engine) PublicPort(id string, port int) (project string, closed <-chan 
 	}
 	b.ports.mu.Lock()
 	defer b.ports.mu.Unlock()
-	c, ok := b.ports.public[port]
-	return b.project, c, ok
+	is, ok := b.ports.public[port]
+	return b.project, is.closed, ok
 }
 
 // SignPort returns what opens one port of a sandbox until a time without a credential.

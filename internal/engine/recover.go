@@ -62,6 +62,9 @@ func (e *Engine) recover(ctx context.Context) error {
 	found, ended := 0, 0
 	for _, row := range rows {
 		b := e.admit(*row, nil)
+		for port, wakes := range public[row.ID] {
+			b.ports.set(port, true, wakes)
+		}
 		inst := there[row.ID]
 		delete(there, row.ID)
 		if row.Object != "" || row.State == ringfence.StatePaused || row.State == ringfence.StateResuming {
@@ -77,9 +80,6 @@ func (e *Engine) recover(ctx context.Context) error {
 			continue
 		}
 		b.inst = inst
-		for _, port := range public[row.ID] {
-			b.ports.set(port, true)
-		}
 		to, reason, detail := ringfence.StateFailed, ringfence.ReasonNone, ""
 		switch {
 		case row.State == ringfence.StateStarting:

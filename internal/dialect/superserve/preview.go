@@ -150,7 +150,7 @@ func (c *call) publishPort() error {
 	if _, err := c.living(); err != nil {
 		return err
 	}
-	if err := c.Engine.PublishPort(c.r.Context(), c.who.Project, c.sandbox, in.Port, body.Access == "public"); err != nil {
+	if err := c.Engine.PublishPort(c.r.Context(), c.who.Project, c.sandbox, in.Port, body.Access == "public", false); err != nil {
 		return err
 	}
 	return dialect.Reply(c.w, http.StatusOK, body)
@@ -164,7 +164,7 @@ func (c *call) unpublishPort() error {
 	if _, err := c.living(); err != nil {
 		return err
 	}
-	if err := c.Engine.PublishPort(c.r.Context(), c.who.Project, c.sandbox, port, false); err != nil {
+	if err := c.Engine.PublishPort(c.r.Context(), c.who.Project, c.sandbox, port, false, false); err != nil {
 		return err
 	}
 	c.w.WriteHeader(http.StatusNoContent)
