@@ -122,6 +122,9 @@ func (c *call) createLink() error {
 	if err != nil {
 		return err
 	}
+	if c.Domain != "" {
+		path = linkPath + path
+	}
 	query = withoutLink(query)
 	if query != "" {
 		query += "&"

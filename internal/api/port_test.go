@@ -178,6 +178,9 @@ func TestPortAccess(t *testing.T) {
 	refused("public no more", 401)
 
 	link := s.link(`{"port":8000,"path":"/a?b=1"}`)
+	if !strings.HasPrefix(link, s.path("/.ringfence/a?")) {
+		t.Errorf("the link is %s", link)
+	}
 	r := s.browser("GET", link)
 	if got := r.json(t); r.StatusCode != 200 || got["path"] != "/a" || got["query"] != "b=1" {
 		t.Errorf("the link: %d %s", r.StatusCode, r.body)
@@ -273,6 +276,13 @@ func TestPortNames(t *testing.T) {
 		t.Errorf("%v", r.Header)
 	}
 	s.refused(s.send("GET", at+"8000/sw.js", "", "Service-Worker", "script"), 403, ringfence.CodePermissionDenied, "")
+	for path, status := range map[string]int{
+		"/sw.js": 403, "//sw.js": 403, "/.ringfence/sw.js": 403, "/.ringfence/a/sw.js": 403, "/a/sw.js": 200, "/.ringfence-not/sw.js": 200,
+	} {
+		if r := s.send("GET", path, "", "Host", s.host(), "Service-Worker", "script"); r.StatusCode != status {
+			t.Errorf("the service worker %s on the port's own host: %d %s, want %d", path, r.StatusCode, r.body, status)
+		}
+	}
 }
 
 // raw asks the guest to answer with these bytes.
@@ -317,7 +327,7 @@ func TestPortAnswer(t *testing.T) {
 	if got := r.Header.Values("Set-Cookie"); len(got) != 2 || got[0] != "a=1; Path=/" || got[1] != "b=2;HttpOnly" {
 		t.Errorf("its own cookies are %q", got)
 	}
-	if r.Header.Get("Clear-Site-Data") != "" || r.Header.Get("X-Accel-Redirect") != "" || r.Header.Get("Strict-Transport-Security") != "" ||
+	if r.Header.Get("Clear-Site-Data") != "" || r.Header.Get("Service-Worker-Allowed") != "" || r.Header.Get("Nel") != "" || r.Header.Get("Report-To") != "" || r.Header.Get("X-Accel-Redirect") != "" || r.Header.Get("Strict-Transport-Security") != "" ||
 		r.Header.Get("Access-Control-Allow-Origin") != "*" || len(r.Header.Values("Content-Security-Policy")) != 1 {
 		t.Errorf("%v", r.Header)
 	}

@@ -18,6 +18,9 @@ const (
 	linkExpires   = "rf_expires"
 	linkSignature = "rf_signature"
 	linkCookie    = "rf_port_link"
+	// linkPath comes before the path of a link on a port's own host. No service worker of
+	// that host has it in its scope: one that did would read the link as it is opened.
+	linkPath = "/.ringfence"
 )
 
 // grant is what lets a request through to a port.

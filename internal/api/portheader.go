@@ -24,12 +24,13 @@ var claimedHeaders = []string{"X-Real-Ip", "True-Client-Ip", "Cf-Connecting-Ip",
 var strippedAlways = []string{
 	"Clear-Site-Data", "Strict-Transport-Security", "Public-Key-Pins", "Public-Key-Pins-Report-Only", "Alt-Svc", "Expect-Ct",
 	"X-Sendfile", "X-Lighttpd-Send-File", "X-Reproxy-Url", "X-Request-Id", "Trailer", "Set-Cookie2",
+	"Service-Worker-Allowed", "Nel", "Report-To", // these two tell of every address that is opened, links among them
 }
 
 // strippedOnPath are headers of an answer that change what its origin may do, where that
 // is the API's.
 var strippedOnPath = []string{
-	"Set-Cookie", "Service-Worker-Allowed", "Refresh", "Www-Authenticate", "Proxy-Authenticate", "Nel", "Report-To", "Reporting-Endpoints",
+	"Set-Cookie", "Refresh", "Www-Authenticate", "Proxy-Authenticate", "Reporting-Endpoints",
 	"Accept-Ch", "Critical-Ch", "Origin-Agent-Cluster", "Speculation-Rules", "Set-Login", "Activate-Storage-Access", "X-Content-Type-Options",
 	"Timing-Allow-Origin", "Sourcemap", "X-Sourcemap", "Use-As-Dictionary", "Shared-Storage-Write", "Sec-Session-Registration",
 	"Secure-Session-Registration", "Sec-Session-Challenge", "Secure-Session-Challenge", "Attribution-Reporting-Register-Source",

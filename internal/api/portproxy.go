@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -119,12 +120,15 @@ func (s *Server) servePort(a *answer, r *http.Request, p portAddress) {
 	a.route, a.sandbox = portPattern, p.sandbox
 	if !p.own() {
 		a.Header().Set("Content-Security-Policy", portPolicy)
-		if r.Header.Get("Service-Worker") != "" {
-			// It would sit between the API's origin and its pages.
-			s.refuse(a, ringfence.Errorf(ringfence.CodePermissionDenied, "no service worker of a sandbox may work for the API's origin").
-				WithHint("use the port under a host name of its own: the operator sets domain"))
+	}
+	if r.Header.Get("Service-Worker") != "" {
+		if err := serviceWorker(p); err != nil {
+			s.refuse(a, err)
 			return
 		}
+	}
+	if rest, ok := strings.CutPrefix(p.rest, linkPath+"/"); ok {
+		p.rest = "/" + rest
 	}
 	g, err := s.admitPort(r, p)
 	a.who = g.who
@@ -171,6 +175,22 @@ func (s *Server) servePort(a *answer, r *http.Request, p portAddress) {
 		a.Header().Del("X-Content-Type-Options")
 	}
 	s.ports.ServeHTTP(&finalAnswer{answer: a, header: http.Header{}}, r.WithContext(context.WithValue(ctx, portRequestKey{}, pr)))
+}
+
+// serviceWorker refuses the script of a service worker that could be given more than its
+// own directory: it sits between a browser and all that is in its scope, which is the
+// script's directory at most, as Service-Worker-Allowed is taken out of answers.
+func serviceWorker(p portAddress) error {
+	if !p.own() {
+		return ringfence.Errorf(ringfence.CodePermissionDenied, "no service worker of a sandbox may work for the API's origin").
+			WithHint("use the port under a host name of its own: the operator sets domain")
+	}
+	directory, _ := path.Split(p.rest)
+	if strings.Trim(directory, "/") == "" || strings.HasPrefix(p.rest, linkPath+"/") {
+		return ringfence.Errorf(ringfence.CodePermissionDenied, "no service worker may work for all of a port's host: it would read the signed links that are opened there").
+			WithHint("serve its script from a directory, which is then its scope")
+	}
+	return nil
 }
 
 // portBody is the body of a request, which may take its time as long as it moves.

@@ -65,6 +65,7 @@ func rows() []row {
 		{name: "pty_echo", unit: unitMS, budget: budget(5), what: "a key in a shell on a terminal until its echo", measure: (*run).ptyEcho},
 		{name: "commands_64", unit: unitMS, what: "64 commands at once in one sandbox", measure: (*run).commands64},
 		{name: "commands_500", unit: unitMS, what: "500 commands at once in 20 sandboxes", measure: (*run).commands500},
+		{name: "busy_exec", unit: unitMS, budget: budget(1000), what: "commands.run(\"true\") with all cores busy and 95 % of the memory used", measure: (*run).busyExec},
 		{name: "cell_pandas", unit: unitMS, budget: budget(100), what: "write a cell that uses pandas, run it with python", measure: (*run).cellPandas},
 		{name: "burst_100", unit: unitMS, budget: budget(1000), what: "100 creates at once", measure: (*run).burst, asked: true},
 		{name: "pause_100mb", unit: unitMS, budget: budget(150), what: "pause of a sandbox with 100 MB", measure: pauseAndResume(false)},

@@ -134,3 +134,62 @@ func (r *run) atOnce(ctx context.Context, row *Row, times int, boxes []*client.S
 	}
 	return nil
 }
+
+// busySandbox keeps all cores of a sandbox busy and 95 percent of its memory used, says so,
+// and stays.
+const busySandbox = `
+import os, time
+def meminfo():
+    return {line.split(":")[0]: int(line.split()[1]) << 10 for line in open("/proc/meminfo")}
+for _ in range(2 * os.cpu_count()):
+    if os.fork() == 0:
+        while True: pass
+m = meminfo()
+kept = b"x" * (m["MemAvailable"] - m["MemTotal"] // 20)
+m = meminfo()
+print("used", 100 - 100 * m["MemAvailable"] / m["MemTotal"], flush=True)
+time.sleep(3600)
+`
+
+// busyExec measures the smallest command where everything is busy with other ones.
+func (r *run) busyExec(ctx context.Context, row *Row) (err error) {
+	s, err := r.create(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.kill(ctx, s)) }()
+	p, err := s.StartProcess(ctx, client.ProcessOptions{Args: []string{"python3", "-c", busySandbox}})
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
+	for {
+		out, err := p.Output(ctx, 0)
+		if err != nil {
+			return err
+		}
+		var used float64
+		if n, _ := fmt.Sscanf(string(out.Stdout), "used %f\n", &used); n == 1 {
+			row.Note = fmt.Sprintf("%.1f %% of the memory used", used)
+			break
+		}
+		if out.Exit != nil || time.Since(begun) > time.Minute {
+			return fmt.Errorf("what makes the load does not: %s%s", out.Stdout, lastLine(out.Stderr))
+		}
+		if err := wait(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	for range r.samples(50) {
+		began := time.Now()
+		result, err := s.Run(ctx, client.Command{Shell: "true"})
+		if err == nil {
+			err = result.Err()
+		}
+		if err != nil {
+			return err
+		}
+		row.addTime(time.Since(began))
+	}
+	return nil
+}

@@ -115,6 +115,14 @@ func (w *world) request(method, path string, body io.Reader, headers ...string) 
 	return resp
 }
 
+// status asks for a page and returns the status of the answer.
+func (w *world) status(url string) int {
+	w.t.Helper()
+	resp := w.request("GET", url, nil)
+	resp.Body.Close()
+	return resp.StatusCode
+}
+
 func (w *world) at(port int, path string) string {
 	return fmt.Sprintf("%s/v1/sandboxes/%s/ports/%d%s", w.url, w.sb.ID(), port, path)
 }
@@ -153,6 +161,7 @@ func TestPorts(t *testing.T) {
 	w.start("python3", "-c", program)
 	// Started early: the other tests run while it gets ready.
 	w.start("jupyter", "lab", "--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=8888", "--IdentityProvider.token=", "--ServerApp.password=")
+	w.start("python3", "-c", site)
 	listens := func(port int) func() bool {
 		return func() bool {
 			p, err := w.sb.Ports().Get(t.Context(), port)
@@ -166,6 +175,31 @@ func TestPorts(t *testing.T) {
 		if err != nil || len(list) == 0 || list[0].Port.Port != 8000 || list[0].Address != "127.0.0.1" || list[0].PID == 0 || !strings.HasPrefix(list[0].Command, "python3") {
 			t.Errorf("%+v %v", list, err)
 		}
+	})
+	// Before all that leaves connections open for the next request.
+	t.Run("at most 256 connections", func(t *testing.T) {
+		var open []net.Conn
+		defer func() {
+			for _, conn := range open {
+				conn.Close()
+			}
+		}()
+		for len(open) < ringfence.MaxPortConnections {
+			conn, err := w.sb.Ports().Dial(t.Context(), 8000)
+			if err != nil {
+				t.Fatalf("connection %d: %v", len(open)+1, err)
+			}
+			open = append(open, conn)
+		}
+		if _, err := w.sb.Ports().Dial(t.Context(), 8000); ringfence.CodeOf(err) != ringfence.CodeResourceExhausted {
+			t.Errorf("one more connection: %v", err)
+		}
+		if got := w.status(w.at(8123, "/")); got != http.StatusTooManyRequests { // nor to another port
+			t.Errorf("one more request: %d", got)
+		}
+		open[0].Close()
+		open = open[1:]
+		w.wait("room for a request", func() bool { return w.status(w.at(8000, "/")) == http.StatusOK })
 	})
 	t.Run("nothing listens", func(t *testing.T) {
 		resp := w.request("GET", w.at(8001, "/"), nil)
@@ -312,10 +346,13 @@ func TestPorts(t *testing.T) {
 			t.Errorf("%d %v", resp.StatusCode, resp.Header)
 		}
 	})
+	b := newBrowser(t)
+	t.Run("browser", func(t *testing.T) { testBrowser(t, w, b) })
 	t.Run("JupyterLab", func(t *testing.T) {
 		w.wait("JupyterLab", listens(8888))
 		jupyter(t, w)
 	})
+	t.Run("JupyterLab in a browser", func(t *testing.T) { testLab(t, w, b) })
 	t.Run("metrics", func(t *testing.T) {
 		w.wait("two samples", func() bool {
 			m, err := w.sb.Metrics(t.Context(), time.Time{}, time.Time{})
@@ -336,7 +373,7 @@ func TestPorts(t *testing.T) {
 			}
 			types = append(types, string(ev.Type))
 		}
-		if got := strings.Join(types, " "); !strings.HasPrefix(got, "created started process_started process_started") {
+		if got := strings.Join(types, " "); !strings.HasPrefix(got, "created started process_started process_started process_started") {
 			t.Errorf("%s", got)
 		}
 	})
