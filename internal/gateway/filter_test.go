@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -21,6 +23,7 @@ type guest struct {
 	t    *testing.T
 	file *os.File
 	n    *Network
+	mac  [6]byte
 }
 
 func newGuest(t *testing.T, policy *egress.Policy) *guest {
@@ -37,13 +40,13 @@ func newGuest(t *testing.T, policy *egress.Policy) *guest {
 	}
 	file := os.NewFile(uintptr(fds[1]), "guest")
 	t.Cleanup(func() { file.Close() })
-	return &guest{t, file, n}
+	return &guest{t, file, n, driver.GuestMAC}
 }
 
 func (g *guest) send(proto tcpip.NetworkProtocolNumber, packet []byte) {
 	g.t.Helper()
 	frame := make([]byte, header.EthernetMinimumSize, header.EthernetMinimumSize+len(packet))
-	header.Ethernet(frame).Encode(&header.EthernetFields{SrcAddr: mac(driver.GuestMAC), DstAddr: mac(driver.GatewayMAC), Type: proto})
+	header.Ethernet(frame).Encode(&header.EthernetFields{SrcAddr: mac(g.mac), DstAddr: mac(driver.GatewayMAC), Type: proto})
 	if _, err := g.file.Write(append(frame, packet...)); err != nil {
 		g.t.Fatal(err)
 	}
@@ -116,6 +119,8 @@ func TestOddPackets(t *testing.T) {
 		{"another protocol", header.IPv4ProtocolNumber, packet4(driver.GuestIPv4, public, 47, nil, make([]byte, 20)), reasonProtocol},
 		{"multicast", header.IPv4ProtocolNumber, packet4(driver.GuestIPv4, netip.MustParseAddr("224.0.0.251"), 17, nil, make([]byte, 8)), reasonMulticast},
 		{"broadcast", header.IPv4ProtocolNumber, packet4(driver.GuestIPv4, netip.MustParseAddr("255.255.255.255"), 17, nil, make([]byte, 8)), reasonMulticast},
+		{"TCP to port 0", header.IPv4ProtocolNumber, packet4(driver.GuestIPv4, public, 6, nil, syn(0)), egress.ReasonPortZero},
+		{"the link's broadcast address", header.IPv4ProtocolNumber, packet4(driver.GuestIPv4, netip.MustParseAddr("192.0.0.3"), 6, nil, syn(80)), egress.ReasonClosedNetwork},
 		{"an ICMP redirect", header.IPv4ProtocolNumber, packet4(driver.GuestIPv4, public, 1, nil, []byte{5, 1, 0, 0, 0, 0, 0, 0}), ""},
 		{"a routing header", header.IPv6ProtocolNumber, six(43, make([]byte, 8)), reasonOptions},
 		{"destination options", header.IPv6ProtocolNumber, six(60, make([]byte, 8)), reasonOptions},
@@ -133,15 +138,75 @@ func TestOddPackets(t *testing.T) {
 			if p == nil || header.TCP(header.IPv4(p).Payload()).Flags()&header.TCPFlagRst == 0 {
 				t.Fatalf("the answer is %x, want a reset", p)
 			}
-			rows, _, _ := g.n.Log(ringfence.NetworkLogQuery{Limit: 10})
 			want := 1
 			if tc.want != "" {
 				want = 2
 			}
-			if len(rows) != want || tc.want != "" && (rows[0].Reason != string(tc.want) || rows[0].Verdict != ringfence.VerdictDenied) {
+			var rows []ringfence.NetworkFlow // what begins a flow is looked at in any order
+			for end := time.Now().Add(time.Minute); len(rows) < want && time.Now().Before(end); time.Sleep(time.Millisecond) {
+				rows, _, _ = g.n.Log(ringfence.NetworkLogQuery{Limit: 10})
+			}
+			said := slices.ContainsFunc(rows, func(f ringfence.NetworkFlow) bool {
+				return f.Reason == string(tc.want) && f.Verdict == ringfence.VerdictDenied && f.Port != 81
+			})
+			if len(rows) != want || said != (tc.want != "") {
 				t.Errorf("the log: %+v", rows)
 			}
 		})
+	}
+}
+
+// Whatever the guest says about addresses of the link, the gateway keeps its own, and
+// what it sends goes to the guest's.
+func TestLinkAddresses(t *testing.T) {
+	g := newGuest(t, policyOf(t))
+	other := [6]byte{2, 0, 0, 0, 0, 9}
+	claim := header.ARP(make([]byte, header.ARPSize))
+	claim.SetIPv4OverEthernet()
+	claim.SetOp(header.ARPReply)
+	copy(claim.HardwareAddressSender(), other[:])
+	copy(claim.ProtocolAddressSender(), driver.GatewayIPv4.AsSlice())
+	copy(claim.HardwareAddressTarget(), driver.GatewayMAC[:])
+	copy(claim.ProtocolAddressTarget(), driver.GatewayIPv4.AsSlice())
+	g.send(header.ARPProtocolNumber, claim)
+	copy(claim.ProtocolAddressSender(), driver.GuestIPv4.AsSlice())
+	g.send(header.ARPProtocolNumber, claim)
+	g.mac = other
+	g.send(header.IPv4ProtocolNumber, packet4(driver.GuestIPv4, netip.MustParseAddr("10.0.0.1"), 6, nil, syn(81)))
+	if err := g.file.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	frame := make([]byte, 1<<16)
+	n, err := g.file.Read(frame)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eth := header.Ethernet(frame[:n])
+	if eth.Type() != header.IPv4ProtocolNumber || eth.DestinationAddress() != mac(driver.GuestMAC) || eth.SourceAddress() != mac(driver.GatewayMAC) {
+		t.Errorf("the answer is of type %#x, from %v to %v", eth.Type(), eth.SourceAddress(), eth.DestinationAddress())
+	}
+}
+
+// Stand-ins are addresses of their own, each name has one, and there is an end to them.
+func TestStandIns(t *testing.T) {
+	var s standIns
+	seen := map[netip.Addr]string{}
+	for i := range maxStandIns {
+		name := strconv.Itoa(i) + ".test"
+		a := s.of(name)
+		if other := seen[a]; other != "" || s.name(a) != name || s.of(name) != a || (*egress.Site)(nil).Closed(a) == "" {
+			t.Fatalf("%s is %v, which is %s and stands for %s", name, a, other, s.name(a))
+		}
+		seen[a] = name
+	}
+	a := s.of("one more.test")
+	if seen[a] != "0.test" || s.name(a) != "one more.test" || len(s.byName) != maxStandIns || s.of("0.test") == a {
+		t.Errorf("one more is %v, which was %s; %d names", a, seen[a], len(s.byName))
+	}
+	for _, text := range []string{"198.18.0.0", "198.17.255.255", "198.19.0.1", "198.18.255.255", "10.18.0.1", "2001:db8::1"} {
+		if name := s.name(netip.MustParseAddr(text)); name != "" {
+			t.Errorf("%s stands for %s", text, name)
+		}
 	}
 }
 

@@ -207,7 +207,7 @@ func (n *Network) decideProxied(host string, port uint16) (egress.Flow, egress.D
 	if d := policy.DecideProxied(host, port); !d.Allow {
 		return f, d
 	}
-	if _, d := n.proxied(host); !d.Allow {
+	if _, _, d := n.proxied(host); !d.Allow {
 		return f, d
 	}
 	return f, policy.DecideProxied(host, port)

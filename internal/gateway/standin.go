@@ -3,6 +3,7 @@ package gateway
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/miekg/dns"
@@ -85,7 +86,8 @@ func (g *Gateway) opened(a netip.Addr) bool {
 // proxy, by what the host's resolvers say about it: directly, where an answer lies in a
 // network that the operator opened; not at all, where one lies in a closed network, or
 // the name is one that only a neighbour of the proxy has; else through the proxy.
-func (n *Network) proxied(name string) (direct bool, d egress.Decision) {
+// known: the resolvers have an address.
+func (n *Network) proxied(name string) (direct, known bool, d egress.Decision) {
 	for _, kind := range []uint16{dns.TypeA, dns.TypeAAAA} {
 		answer, err := n.resolve(dns.Question{Name: dns.Fqdn(name), Qtype: kind, Qclass: dns.ClassINET})
 		if err != nil {
@@ -93,36 +95,36 @@ func (n *Network) proxied(name string) (direct bool, d egress.Decision) {
 		}
 		for _, rr := range answer.Answer {
 			a, ok := addressOf(rr)
+			known = known || ok
 			switch {
 			case !ok:
 			case n.policy.Load().Closed(a) != "":
-				return false, egress.Decision{Reason: reasonAnswer}
+				return false, known, egress.Decision{Reason: reasonAnswer}
 			case n.g.opened(a):
 				direct = true
 			}
 		}
 	}
-	if !direct && !dotted(name) {
-		return false, egress.Decision{Reason: egress.ReasonClosedNetwork}
+	if !direct && !strings.Contains(strings.Trim(name, "."), ".") {
+		return false, known, egress.Decision{Reason: egress.ReasonClosedNetwork}
 	}
-	return direct, egress.Decision{Allow: true}
-}
-
-func dotted(name string) bool {
-	for i := range name {
-		if name[i] == '.' && i > 0 && i < len(name)-1 {
-			return true
-		}
-	}
-	return false
+	return direct, known, egress.Decision{Allow: true}
 }
 
 // standIn answers a lookup of an address with one that stands in for the name; false:
 // the name is reached directly.
 func (n *Network) standIn(name string, q dns.Question, reply *dns.Msg) (done bool, d egress.Decision) {
-	direct, d := n.proxied(name)
+	direct, known, d := n.proxied(name)
 	if direct || !d.Allow {
 		return !direct, d
+	}
+	// Programs try names below the host's search domains on and on: such a name is there
+	// when the host's own resolvers know it.
+	if !known && slices.ContainsFunc(n.g.Search(), func(domain string) bool {
+		return strings.HasSuffix(name, "."+strings.ToLower(strings.Trim(domain, ".")))
+	}) {
+		reply.Rcode = dns.RcodeNameError
+		return true, d
 	}
 	if q.Qtype == dns.TypeA {
 		h := dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: standInTTL}

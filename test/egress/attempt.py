@@ -1,6 +1,7 @@
 """Runs attempts to reach something, in a sandbox: a JSON list of lists on stdin, a JSON list of outcomes on stdout."""
 
 import errno
+import fcntl
 import json
 import os
 import socket
@@ -146,7 +147,7 @@ def ping(address):
 
 
 def shell(command):
-    p = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=25)
+    p = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=100)
     return (p.stdout + p.stderr).strip()[-300:]
 
 
@@ -156,11 +157,41 @@ def open_socket(family, kind, protocol):
 
 
 def multicast(address, port):
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        s.settimeout(1)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as s:
+        s.settimeout(0.5)
         s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         s.sendto(b"hello", (address, port))
         return s.recv(100).decode()
+
+
+def netlink(what):
+    """Asks the kernel to change the sandbox's own network; the error that it answers."""
+    index = socket.if_nametoindex("eth0")
+
+    def attribute(kind, value):
+        return struct.pack("HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
+
+    address, mac = socket.inet_aton("203.0.113.99"), bytes.fromhex("020000000009")
+    link = struct.pack("BxHiII", 0, 0, index, 0, 1)
+    kind, body = {
+        "down": (16, link),
+        "mac": (16, link + attribute(1, mac)),
+        "address": (20, struct.pack("BBBBI", socket.AF_INET, 32, 0, 0, index) + attribute(2, address) + attribute(1, address)),
+        "route": (24, struct.pack("BBBBBBBBI", socket.AF_INET, 8, 0, 0, 254, 4, 0, 1, 0) + attribute(1, b"\x0a\0\0\0") + attribute(4, struct.pack("i", index))),
+        "neighbour": (28, struct.pack("BxxxiHBB", socket.AF_INET, index, 2, 0, 1) + attribute(1, socket.inet_aton("192.0.0.1")) + attribute(2, mac)),
+    }[what]
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as s:
+        s.settimeout(LIMIT)
+        s.send(struct.pack("IHHII", 16 + len(body), kind, 0x505, 1, 0) + body)
+        (code,) = struct.unpack("i", s.recv(4096)[16:20])
+    return errno.errorcode[-code] if code else "done"
+
+
+def interface_down():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        fcntl.ioctl(s, 0x8914, struct.pack("16sh22x", b"eth0", 0))  # SIOCSIFFLAGS
+    return "done"
 
 
 def big_udp(address, port, size):
@@ -178,6 +209,24 @@ def ip_options(address, port):
         s.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, bytes([131, 7, 4, 10, 0, 0, 1, 1]))
         s.sendto(b"hello", (address, port))
         return s.recv(100).decode()
+
+
+def download(address, port):
+    began = time.monotonic()
+    with connect(address, port) as s:
+        s.settimeout(60)
+        size = len(rest(s))
+    return f"{size} {time.monotonic() - began}"
+
+
+def upload(address, port, size):
+    began = time.monotonic()
+    with connect(address, port) as s:
+        s.settimeout(60)
+        s.sendall(bytes(size))
+        s.shutdown(socket.SHUT_WR)
+        answer = rest(s)
+    return f"{size} {time.monotonic() - began}" if answer == b"all" else f"answered {answer}"
 
 
 def many(address, port, count):

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"syscall"
 	"testing"
@@ -311,3 +312,37 @@ func TestLimits(t *testing.T) {
 		t.Errorf("another sandbox: %q", out)
 	}
 }
+
+// Bandwidth is held both ways, and counted.
+func TestBandwidth(t *testing.T) {
+	const rate, size = 4e6, 12e6
+	in := newInternet(t)
+	in.each("203.0.113.7:9000", func(c net.Conn) { io.Copy(c, io.LimitReader(zeroes{}, size)) })
+	in.each("203.0.113.7:9001", func(c net.Conn) {
+		io.Copy(io.Discard, c)
+		io.WriteString(c, "all")
+	})
+	s := newServer(t, "--max-network-mb", "4")
+	sb := s.create(&ringfence.NetworkPolicy{DenyOut: list("203.0.113.8")}, in)
+	for i, out := range try(t, sb, false, a("download", "203.0.113.7", 9000), a("upload", "203.0.113.7", 9001, int(size))) {
+		var bytes, seconds float64
+		if _, err := fmt.Sscan(out, &bytes, &seconds); err != nil || bytes != size {
+			t.Fatalf("attempt %d: %q", i, out)
+		}
+		// What passes at once before the rate counts is 256 KiB; the rest is allowance.
+		if least := (size - 1e6) / rate; seconds < least {
+			t.Errorf("attempt %d: %v bytes in %v s, want at least %v s", i, bytes, seconds, least)
+		}
+	}
+	if out := try(t, sb, true, a("tcp", "203.0.113.8", 7000)); out[0] != "ECONNREFUSED" {
+		t.Errorf("%q", out)
+	}
+	m, err := sb.Metrics(t.Context(), time.Time{}, time.Time{})
+	if err != nil || m.Now.NetworkReceivedBytes < size || m.Now.NetworkSentBytes < size || m.Now.NetworkDenied != 1 {
+		t.Errorf("the metrics: %v %+v", err, m.Now)
+	}
+}
+
+type zeroes struct{}
+
+func (zeroes) Read(b []byte) (int, error) { return len(b), nil }

@@ -1,9 +1,13 @@
 package egress
 
 import (
+	"bytes"
 	"context"
 	"fmt"
-
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -20,8 +24,9 @@ type row struct {
 }
 
 type group struct {
-	policy ringfence.NetworkPolicy
-	rows   []row
+	policy   ringfence.NetworkPolicy
+	rows     []row
+	together bool // at the same time
 }
 
 func a(args ...any) []any { return args }
@@ -32,7 +37,7 @@ var no = false
 
 // suite is every attempt under every kind of policy, with its outcome and reason.
 var suite = []group{
-	{ringfence.NetworkPolicy{}, []row{
+	{policy: ringfence.NetworkPolicy{}, rows: []row{
 		{"an address", a("tcp", "203.0.113.7", 7000), "hello\n", "allowed default"},
 		{"an IPv6 address", a("tcp", "2001:db8:1::7", 7000), "hello\n", "allowed default"},
 		{"half-close", a("half_close", "203.0.113.7", 7000), "last words", ""},
@@ -51,10 +56,13 @@ var suite = []group{
 		{"no port", a("udp", "203.0.113.7", 7777), "timeout|ECONNREFUSED", "failed unreachable"},
 		{"SMTP", a("tcp", "203.0.113.7", 25), "ECONNREFUSED", "denied smtp"},
 		{"port 0", a("tcp", "203.0.113.7", 0), "ECONNREFUSED|EADDRNOTAVAIL", ""},
+		{"port 0 over UDP", a("udp", "203.0.113.7", 0), "ECONNREFUSED|EADDRNOTAVAIL|EINVAL|timeout", ""},
 		{"a private address", a("tcp", "10.0.0.7", 7000), "ECONNREFUSED", "denied closed_network"},
 		{"another private address", a("tcp", "192.168.1.1", 80), "ECONNREFUSED", "denied closed_network"},
 		{"a carrier's address", a("tcp", "100.64.0.1", 80), "ECONNREFUSED", "denied closed_network"},
 		{"metadata", a("tcp", "169.254.169.254", 80), "ECONNREFUSED", "denied closed_network"},
+		{"a link-local address", a("tcp", "169.254.7.7", 7000), "ECONNREFUSED", "denied closed_network"},
+		{"a link-local IPv6 address", a("tcp", "fe80::7", 7000), "E…|timeout", ""},
 		{"metadata over IPv6", a("tcp", "fd00:ec2::254", 80), "ECONNREFUSED", "denied closed_network"},
 		{"NAT64 of a private address", a("tcp", "64:ff9b::a00:7", 7000), "ECONNREFUSED", "denied closed_network"},
 		{"6to4 of a private address", a("tcp", "2002:a00:7::1", 7000), "ECONNREFUSED", "denied closed_network"},
@@ -63,6 +71,7 @@ var suite = []group{
 		{"ping of a private address", a("ping", "10.0.0.7"), "…silent…|prohibited", "denied closed_network"},
 		{"decimal", a("shell", "curl -sS -m3 http://167772167/ 2>&1; echo $?"), "…7", ""},
 		{"octal", a("shell", "curl -sS -m3 http://012.0.0.7/ 2>&1; echo $?"), "…7", ""},
+		{"hexadecimal", a("shell", "curl -sS -m3 http://0x0a000007/ 2>&1; echo $?"), "…7", ""},
 		{"0.0.0.0", a("tcp", "0.0.0.0", 7070), "ECONNREFUSED", ""},
 		{"its own loopback is its own", a("tcp", "127.0.0.1", 7070), "ECONNREFUSED", ""},
 		{"the host's address", a("tcp", "203.0.113.1", 7070), "ECONNREFUSED", "denied host_address"},
@@ -77,6 +86,9 @@ var suite = []group{
 		{"a name that is the host", a("resolve", "host.test"), "unresolved", "denied private_answer"},
 		{"a name that is private in part", a("resolve", "halfprivate.test"), "203.0.113.12", ""},
 		{"localhost", a("resolve", "localhost"), "127.0.0.1 ::1", ""},
+		{"its own name", a("shell", "getent ahostsv4 $(hostname) | head -1"), "127.0.1.1 …", ""},
+		{"a short name in the search domain", a("resolve", "short"), "203.0.113.40", ""},
+		{"a short name that is nowhere", a("resolve", "nowhere"), "unresolved", ""},
 		{"a name under localhost", a("dns", "192.0.0.1", "x.localhost"), "NOERROR 1", ""},
 		{"a name that is not there", a("dns", "192.0.0.1", "nothing.test"), "NXDOMAIN 0", ""},
 		{"lookups over TCP", a("dns_tcp", "192.0.0.1", "api.test"), "NOERROR 1", ""},
@@ -87,20 +99,29 @@ var suite = []group{
 		{"everything about a name", a("dns", "192.0.0.1", "api.test", 255), "NOTIMP 0", ""},
 		{"a zone transfer", a("dns_tcp", "192.0.0.1", "test", 252), "NOTIMP 0", ""},
 		{"multicast", a("multicast", "239.255.255.250", 1900), "timeout", "denied multicast"},
+		{"multicast over IPv6", a("multicast", "ff05::7", 1900), "timeout|E…", ""},
 		{"broadcast", a("multicast", "255.255.255.255", 67), "timeout|E…", ""},
+		{"its link's broadcast", a("multicast", "192.0.0.3", 67), "timeout|E…", ""},
 		{"source routes", a("ip_options", "203.0.113.7", 7000), "timeout|E…|hello", ""},
 		{"a raw socket", a("open_socket", "AF_INET", "SOCK_RAW", 255), "EPERM", ""},
 		{"a packet socket", a("open_socket", "AF_PACKET", "SOCK_RAW", 768), "EPERM", ""},
-		{"its own address", a("shell", "ip addr add 203.0.113.99/32 dev eth0"), "…not permitted|…not found", ""},
-		{"its own route", a("shell", "ip route add 10.0.0.0/8 dev eth0"), "…not permitted|…not found", ""},
-		{"its own MAC", a("shell", "ip link set eth0 address 02:00:00:00:00:09"), "…not permitted|…not found", ""},
+		{"a raw socket for ping", a("open_socket", "AF_INET", "SOCK_RAW", 1), "EPERM", ""},
+		{"a raw socket for router advertisements", a("open_socket", "AF_INET6", "SOCK_RAW", 58), "EPERM", ""},
+		{"a packet socket without headers", a("open_socket", "AF_PACKET", "SOCK_DGRAM", 768), "EPERM", ""},
+		{"its own address", a("netlink", "address"), "EPERM", ""},
+		{"its own route", a("netlink", "route"), "EPERM", ""},
+		{"its own MAC", a("netlink", "mac"), "EPERM", ""},
+		{"its own neighbours", a("netlink", "neighbour"), "EPERM", ""},
+		{"its interface down", a("netlink", "down"), "EPERM", ""},
+		{"its interface down in the old way", a("interface_down"), "EPERM|ENOTTY|EOPNOTSUPP|ENOSYS|EINVAL", ""},
+		{"and it still goes", a("tcp", "203.0.113.7", 7000), "hello\n", ""},
 		{"another namespace", a("shell", "unshare -Urn curl -sS -m3 http://203.0.113.7/ 2>&1"), "…connect…|…unshare…", ""},
 		{"curl", a("shell", "curl -sS -m5 --cacert /tmp/ca.pem https://api.test/"), "api.test at 203.0.113.7", ""},
 		{"dig", a("shell", "dig +short +time=3 api.test"), "203.0.113.7", ""},
 		{"requests", a("shell", "python3 -c \"import requests; print(requests.get('https://api.test/', verify='/tmp/ca.pem', timeout=5).text)\""), "api.test at 203.0.113.7", ""},
 		{"Node", a("shell", "NODE_EXTRA_CA_CERTS=/tmp/ca.pem node -e \"fetch('https://api.test/').then(r=>r.text()).then(console.log)\""), "api.test at 203.0.113.7", ""},
 	}},
-	{ringfence.NetworkPolicy{DenyOut: list("0.0.0.0/0")}, []row{
+	{policy: ringfence.NetworkPolicy{DenyOut: list("0.0.0.0/0")}, rows: []row{
 		{"an address", a("tcp", "203.0.113.7", 7000), "ECONNREFUSED", "denied denied 0.0.0.0/0"},
 		{"an IPv6 address", a("tcp", "2001:db8:1::7", 7000), "ECONNREFUSED", "denied denied 0.0.0.0/0"},
 		{"UDP", a("udp", "203.0.113.7", 7000), "ECONNREFUSED", "denied denied 0.0.0.0/0"},
@@ -112,13 +133,13 @@ var suite = []group{
 		{"DoH", a("tls", "198.51.100.53", 443, "dns.test"), "ECONNREFUSED", ""},
 		{"localhost resolves", a("resolve", "localhost"), "127.0.0.1 ::1", ""},
 	}},
-	{ringfence.NetworkPolicy{AllowInternetAccess: &no, AllowOut: list("203.0.113.8:7000")}, []row{
+	{policy: ringfence.NetworkPolicy{AllowInternetAccess: &no, AllowOut: list("203.0.113.8:7000")}, rows: []row{
 		{"what is allowed", a("tcp", "203.0.113.8", 7000), "hello\n", "allowed allowed 203.0.113.8:7000"},
 		{"another port", a("tcp", "203.0.113.8", 8080), "ECONNREFUSED", "denied not_allowed"},
 		{"another address", a("tcp", "203.0.113.7", 7000), "ECONNREFUSED", "denied not_allowed"},
 		{"a name", a("resolve", "leak-closed.test"), "unresolved", "denied not_allowed"},
 	}},
-	{ringfence.NetworkPolicy{AllowOut: list("api.test *.b.test ~six[.]test private.test 203.0.113.20 evil.test:8080"), DenyOut: list("0.0.0.0/0")}, []row{
+	{policy: ringfence.NetworkPolicy{AllowOut: list("api.test *.b.test ~six[.]test private.test 203.0.113.20 evil.test:8080"), DenyOut: list("0.0.0.0/0")}, rows: []row{
 		{"HTTP", a("url", "http://api.test/"), "api.test at 203.0.113.7", "allowed allowed api.test"},
 		{"TLS", a("url", "https://api.test/"), "api.test at 203.0.113.7", "allowed allowed api.test"},
 		{"a suffix at depth", a("url", "http://deep.a.b.test/"), "deep.a.b.test at 203.0.113.9", "allowed allowed *.b.test"},
@@ -151,7 +172,7 @@ var suite = []group{
 		{"a name on another port", a("url", "http://evil.test/"), "ECONNREFUSED", "denied denied 0.0.0.0/0"},
 		{"DoT to an allowed name", a("tls", "203.0.113.7", 853, "api.test"), "ECONNREFUSED", "denied resolver"},
 	}},
-	{ringfence.NetworkPolicy{DenyOut: list("evil.test 198.51.100.0/24")}, []row{
+	{policy: ringfence.NetworkPolicy{DenyOut: list("evil.test 198.51.100.0/24")}, rows: []row{
 		{"what is not denied", a("url", "https://api.test/"), "api.test at 203.0.113.7", "allowed default"},
 		{"a denied name", a("resolve", "evil.test"), "unresolved", "denied denied evil.test"},
 		{"a denied name behind another", a("resolve", "alias.test"), "unresolved", "denied denied evil.test"},
@@ -162,7 +183,7 @@ var suite = []group{
 		{"a denied network", a("tcp", "198.51.100.7", 7000), "ECONNREFUSED", "denied denied 198.51.100.0/24"},
 		{"QUIC", a("udp", "203.0.113.7", 443), "ECONNREFUSED", "denied quic"},
 	}},
-	{ringfence.NetworkPolicy{AllowOut: list("0.0.0.0/0 203.0.113.7:25")}, []row{
+	{policy: ringfence.NetworkPolicy{AllowOut: list("0.0.0.0/0 203.0.113.7:25")}, rows: []row{
 		{"everything", a("tcp", "203.0.113.7", 7000), "hello\n", "allowed allowed 0.0.0.0/0"},
 		{"SMTP that is named", a("tcp", "203.0.113.7", 25), "banner\r\n", "allowed allowed 203.0.113.7:25"},
 		{"SMTP elsewhere", a("tcp", "203.0.113.8", 25), "ECONNREFUSED", "denied smtp"},
@@ -174,11 +195,15 @@ var suite = []group{
 	}},
 }
 
+// TestSuite tries every attempt of the table. A resolver that never answers comes first.
 func TestSuite(t *testing.T) {
 	in := newInternet(t)
-	s := newServer(t, "--dns-servers", "203.0.113.54,203.0.113.53", "--open-networks", "10.9.0.0/16")
+	in.services()
+	s := newServer(t, "--open-networks", "10.9.0.0/16")
 	sb := s.create(nil, in)
-	for _, g := range suite {
+	trust := "env SSL_CERT_FILE=/tmp/ca.pem GIT_SSL_CAINFO=/tmp/ca.pem PIP_CERT=/tmp/ca.pem NODE_EXTRA_CA_CERTS=/tmp/ca.pem "
+	clients := group{together: true, policy: ringfence.NetworkPolicy{AllowOut: clientPolicy("test")}, rows: clientRows("test", trust, func(rule string) string { return "allowed allowed " + rule })}
+	for _, g := range append(slices.Clone(suite), clients) {
 		name := fmt.Sprintf("allow %s deny %s", strings.Join(g.policy.AllowOut, ","), strings.Join(g.policy.DenyOut, ","))
 		t.Run(name, func(t *testing.T) {
 			if err := sb.UpdateNetwork(t.Context(), g.policy); err != nil {
@@ -189,7 +214,7 @@ func TestSuite(t *testing.T) {
 			for _, r := range g.rows {
 				attempts = append(attempts, r.attempt)
 			}
-			outcomes := try(t, sb, true, attempts...)
+			outcomes := try(t, sb, !g.together, attempts...)
 			after := rows(t, sb)
 			first := int64(0)
 			if len(before) > 0 {
@@ -216,12 +241,63 @@ func TestSuite(t *testing.T) {
 			}
 		})
 	}
+	t.Run("neighbours", func(t *testing.T) {
+		if err := sb.UpdateNetwork(t.Context(), ringfence.NetworkPolicy{AllowOut: list("0.0.0.0/0")}); err != nil {
+			t.Fatal(err)
+		}
+		other := s.create(nil, in)
+		r, err := other.Run(t.Context(), shell(`nohup python3 -c "
+import socket
+s = socket.create_server(('', 9009))
+print('listens', flush=True)
+while True: s.accept()[0].sendall(b'crossed')
+" >/tmp/listens 2>&1 &
+until grep -q listens /tmp/listens; do sleep 0.01; done`))
+		if err != nil || r.ExitCode != 0 {
+			t.Fatalf("%v %+v", err, r)
+		}
+		if out := try(t, other, true, a("tcp", "192.0.0.2", 9009)); out[0] != "crossed" {
+			t.Errorf("its own address: %q", out)
+		}
+		for i, out := range try(t, sb, true, a("tcp", "192.0.0.2", 9009), a("tcp", "192.0.0.1", 9009), a("tcp", "203.0.113.1", 9009), a("resolve", other.ID())) {
+			if out != "ECONNREFUSED" && out != "unresolved" {
+				t.Errorf("attempt %d to reach another sandbox: %q", i, out)
+			}
+		}
+	})
+	t.Run("link down", func(t *testing.T) {
+		sh(t, fmt.Sprintf("nsenter -t %d -n ip link set tap0 down", sentry(t, sb.ID())))
+		if out := try(t, sb, true, a("shell", "timeout 1 bash -c 'exec 3<>/dev/tcp/203.0.113.7/7000'; echo $?")); !matches(out[0], "124|…1") {
+			t.Errorf("something goes over a link that is down: %q", out)
+		}
+	})
 	if in.asked("leak") {
 		t.Errorf("a denied name left the host: %q", in.lookups)
 	}
 	if r, err := sb.Run(context.Background(), shell("echo alive")); err != nil || string(r.Stdout) != "alive\n" {
 		t.Errorf("the sandbox: %v %+v", err, r)
 	}
+}
+
+// sentry finds the process of a sandbox that holds its network.
+func sentry(t *testing.T, id string) int {
+	t.Helper()
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		line, err := os.ReadFile(dir + "/cmdline")
+		if err != nil || !bytes.Contains(line, []byte(id)) {
+			continue
+		}
+		if devices, err := os.ReadFile(dir + "/net/dev"); err == nil && bytes.Contains(devices, []byte("tap0:")) {
+			pid, _ := strconv.Atoi(filepath.Base(dir))
+			return pid
+		}
+	}
+	t.Fatalf("no process has the link of %s", id)
+	return 0
 }
 
 func matches(got, want string) bool {
@@ -237,6 +313,14 @@ func matches(got, want string) bool {
 
 // logged reports whether the log has a row of the attempt's destination with the verdict.
 func logged(log []string, r row) bool {
+	if r.attempt[0] == "shell" { // by the name, which is the last word
+		command := fmt.Sprint(r.attempt[1])
+		return slices.ContainsFunc(log, func(line string) bool {
+			verdict, at, _ := strings.Cut(line, " @ ")
+			name := at[strings.LastIndexByte(at, ' ')+1:]
+			return verdict == r.log && name != "" && strings.Contains(command, name)
+		})
+	}
 	dest := fmt.Sprint(r.attempt[1])
 	dest = strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(dest, "https://"), "http://"), "/")
 	for _, line := range log {

@@ -16,6 +16,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -45,15 +46,23 @@ var attemptScript string
 
 const childEnv = "RINGFENCE_TEST_EGRESS_NAMESPACE"
 
-// TestMain runs the tests in a network namespace of their own.
+// TestMain runs the tests in a network namespace of their own, and a mount namespace in
+// which the host's resolvers are those of the test.
 func TestMain(m *testing.M) {
-	if os.Getenv(childEnv) != "" || os.Geteuid() != 0 {
+	if os.Geteuid() != 0 {
+		os.Exit(m.Run())
+	}
+	if os.Getenv(childEnv) != "" {
+		if err := ownResolvers(); err != nil {
+			fmt.Fprintln(os.Stderr, "cannot put other resolvers in place:", err)
+			os.Exit(1)
+		}
 		os.Exit(m.Run())
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), childEnv+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread() // Pdeathsig is about this thread
 	if err := cmd.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -61,14 +70,43 @@ func TestMain(m *testing.M) {
 	}
 }
 
+// resolvConf is the host's configuration as the tests see it. The first resolver never answers.
+const resolvConf = "nameserver 203.0.113.54\nnameserver 203.0.113.53\nsearch corp.test\n"
+
+// ownResolvers puts resolvConf in place, in this mount namespace alone.
+func ownResolvers() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	target, err := filepath.EvalSymlinks("/etc/resolv.conf")
+	if err != nil {
+		return err
+	}
+	own, err := os.CreateTemp("", "resolv-*.conf")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(own.Name()) // the mount keeps it
+	if _, err := own.WriteString(resolvConf); err != nil {
+		return err
+	}
+	if err := errors.Join(own.Chmod(0o644), own.Close()); err != nil {
+		return err
+	}
+	return unix.Mount(own.Name(), target, "", unix.MS_BIND, "")
+}
+
 // internet is the namespace in the place of the internet.
 type internet struct {
 	t       testing.TB
 	pid     int // of a process that is in it
 	ca      []byte
+	pair    tls.Certificate // of all servers
 	mu      sync.Mutex
 	lookups []string // names that its resolver was asked for
 	extra   map[string][]string
+	// handlers of HTTP, by the first label of the host; the others say hello.
+	handlers map[string]http.Handler
 }
 
 // zone is what its resolver knows.
@@ -78,7 +116,9 @@ var zone = map[string][]string{
 	"both.test.": {"203.0.113.11", "2001:db8:1::11"}, "evil.test.": {"203.0.113.66"},
 	"private.test.": {"10.0.0.7"}, "metadata.test.": {"169.254.169.254"}, "mapped.test.": {"::ffff:10.0.0.7"},
 	"halfprivate.test.": {"10.0.0.7", "203.0.113.12"}, "loop.test.": {"127.0.0.1"}, "host.test.": {"203.0.113.1"},
-	"inside.test.": {"10.9.0.7"}, "dead.test.": {"203.0.113.13"},
+	"short.corp.test.": {"203.0.113.40"},
+	"inside.test.":     {"10.9.0.7"}, "dead.test.": {"203.0.113.13"},
+	"git.test.": {"203.0.113.30"}, "index.test.": {"203.0.113.31"}, "npm.test.": {"203.0.113.32"}, "deb.test.": {"203.0.113.33"},
 }
 
 func sh(t testing.TB, line string) {
@@ -103,7 +143,7 @@ func newInternet(t testing.TB) *internet {
 		holder.Process.Kill()
 		holder.Wait()
 	})
-	in := &internet{t: t, pid: holder.Process.Pid, extra: map[string][]string{}}
+	in := &internet{t: t, pid: holder.Process.Pid, extra: map[string][]string{}, handlers: map[string]http.Handler{}}
 	// The host has the address 203.0.113.1, beside those of its link.
 	for _, line := range []string{
 		"ip link set lo up", "ip link add up0 type veth peer name in0", fmt.Sprintf("ip link set in0 netns %d", in.pid),
@@ -179,6 +219,14 @@ func (in *internet) each(address string, serve func(net.Conn)) {
 
 func (in *internet) serve() {
 	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		label, _, _ := strings.Cut(r.Host, ".")
+		in.mu.Lock()
+		handler := in.handlers[label]
+		in.mu.Unlock()
+		if handler != nil {
+			handler.ServeHTTP(w, r)
+			return
+		}
 		if r.Header.Get("Upgrade") == "websocket" {
 			c, buffered, err := http.NewResponseController(w).Hijack()
 			if err != nil {
@@ -196,6 +244,7 @@ func (in *internet) serve() {
 		go http.Serve(in.listen(port), hello)
 	}
 	pair := in.certificate()
+	in.pair = pair
 	for _, port := range []string{":443", ":8443", ":853"} {
 		go http.Serve(tls.NewListener(in.listen(port), &tls.Config{Certificates: []tls.Certificate{pair}}), hello)
 	}
@@ -290,8 +339,9 @@ func (in *internet) certificate() tls.Certificate {
 		in.t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, DNSNames: []string{"api.test", "other.test", "same.test", "evil.test", "*.b.test", "b.test"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, DNSNames: []string{"*.only.test", "git.test", "index.test", "npm.test", "deb.test", "api.test", "other.test", "same.test", "evil.test", "*.b.test", "b.test"},
+		IPAddresses: []net.IP{net.ParseIP("10.8.0.1")},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
@@ -392,7 +442,7 @@ func try(t testing.TB, sb *client.Sandbox, oneByOne bool, attempts ...[]any) []s
 	if oneByOne {
 		env["ONE_BY_ONE"] = "1"
 	}
-	r, err := sb.Run(t.Context(), client.Command{Args: []string{"python3", "/tmp/attempt.py"}, Stdin: bytes.NewReader(raw), Env: env, User: "root", Timeout: 2 * time.Minute})
+	r, err := sb.Run(t.Context(), client.Command{Args: []string{"python3", "/tmp/attempt.py"}, Stdin: bytes.NewReader(raw), Env: env, User: "root", Timeout: 5 * time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
