@@ -100,7 +100,7 @@ var allowedEdges = map[string][]string{
 	"internal/dialect/declaw":     {"internal/dialect", "internal/engine", "internal/output"},
 	"internal/dialect/superserve": {"internal/dialect", "internal/engine", "internal/archive"},
 	"internal/output":             {},
-	"internal/api/apitest":        {"internal/api", "internal/engine", "internal/driver/fake", "internal/snapshot", "internal/sqlite"}, // for tests
+	"internal/api/apitest":        {"internal/api", "internal/dialect", "internal/engine", "internal/driver/fake", "internal/snapshot", "internal/sqlite"}, // for tests
 	"api":                         {},
 	"client":                      {"internal/archive"},
 	"internal/cli":                {"client", "internal/bench"},

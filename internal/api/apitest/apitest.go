@@ -14,6 +14,7 @@ import (
 
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/api"
+	"ringfence.dev/ringfence/internal/dialect"
 	"ringfence.dev/ringfence/internal/driver/fake"
 	"ringfence.dev/ringfence/internal/engine"
 	"ringfence.dev/ringfence/internal/snapshot"
@@ -28,8 +29,8 @@ type Server struct {
 }
 
 // Start starts a server that ends with the test. Its templates are base and
-// code-interpreter, with the alias code-interpreter-v1.
-func Start(t testing.TB, o fake.Options) *Server {
+// code-interpreter, with the alias code-interpreter-v1. It speaks the dialects that are given.
+func Start(t testing.TB, o fake.Options, dialects ...dialect.Mount) *Server {
 	t.Helper()
 	ctx := context.Background()
 	store, err := sqlite.Open(ctx, filepath.Join(t.TempDir(), "db"))
@@ -52,7 +53,7 @@ func Start(t testing.TB, o fake.Options) *Server {
 	if _, err := engine.AddKey(ctx, store, ringfence.DefaultProject, "test", key); err != nil {
 		t.Fatal(err)
 	}
-	handler := api.New(api.Options{Engine: e, Log: log, Version: "v0-test"})
+	handler := api.New(api.Options{Engine: e, Log: log, Version: "v0-test", Dialects: dialects})
 	h := httptest.NewUnstartedServer(handler)
 	h.Config = handler.HTTP()
 	h.Start()

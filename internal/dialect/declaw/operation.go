@@ -65,7 +65,7 @@ var Operations = []d.Operation{
 	{Group: "Snapshots", Name: "Sandbox.restore", Route: "POST /sandboxes/{id}/restore", Support: d.Differs,
 		How: "of a sandbox that lives or is paused; one that was killed does not come back"},
 	{Group: "Snapshots", Name: "sandbox.delete_snapshot", Route: "DELETE /sandboxes/{id}/snapshots/{snapshot_id}", Support: d.Works},
-	{Group: "Snapshots", Name: "SnapshotPaginator", Route: "GET /snapshots", Support: d.Works, Only: []string{typescript}},
+	{Group: "Snapshots", Name: "SnapshotPaginator", Route: "GET /snapshots", Support: d.Works},
 
 	{Group: "Commands", Name: "commands.run", Route: "POST /sandboxes/{id}/commands", Support: d.Works},
 	{Group: "Commands", Name: "commands.run(user, cwd, envs)", Route: "POST /sandboxes/{id}/commands", Support: d.Works},
@@ -101,7 +101,7 @@ var Operations = []d.Operation{
 	{Group: "Files", Name: "files.remove", Route: "DELETE /sandboxes/{id}/files", Support: d.Works},
 	{Group: "Files", Name: "files.make_dir", Route: "POST /sandboxes/{id}/files/mkdir", Support: d.Works},
 	{Group: "Files", Name: "files.watch_dir", Route: "POST /sandboxes/{id}/files/watch", Support: d.Works},
-	{Group: "Files", Name: "download_url, upload_url", Route: "GET /sandboxes/{id}/files/raw", Support: d.Works, Only: []string{typescript}},
+	{Group: "Files", Name: "download_url, upload_url", Route: "GET /sandboxes/{id}/files/raw", Support: d.Works},
 
 	{Group: "Ports", Name: "get_host", Route: "ANY /sandboxes/{id}/ports/{port}/{path}", Support: d.Differs,
 		How: "a published port and a signed link work as they do with the native API"},

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"ringfence.dev/ringfence/internal/dialect/declaw"
 	"ringfence.dev/ringfence/test/dialects/internal/world"
 )
 
@@ -66,6 +67,23 @@ func TestPage(t *testing.T) {
 					t.Errorf("it did not print %q but\n%s", want, out)
 				}
 			}
+		})
+	}
+}
+
+// Every row of the table, with every package.
+func TestOperations(t *testing.T) {
+	w := world.New(t)
+	world.Name("allowed.test", "203.0.113.21")
+	world.Name("other.test", "203.0.113.22")
+	world.Name("a.wild.test", "198.51.100.23")
+	for _, p := range packages {
+		t.Run(p.Run, func(t *testing.T) {
+			script := "operations.py"
+			if p == typescript130 {
+				script = "operations.mjs"
+			}
+			w.Operations(t, p, declaw.Operations, script, environment(w)...)
 		})
 	}
 }

@@ -9,7 +9,8 @@ export function operation(name, body, ...only) {
 	if (only.length === 0 || only.includes(run) || only.includes(run.split("-")[0])) operations.push([name, body])
 }
 
-export async function main() {
+/** Does them all; `last` cleans up. */
+export async function main(last) {
 	for (const [name, body] of operations) {
 		const result = { operation: name }
 		try {
@@ -19,5 +20,6 @@ export async function main() {
 		}
 		appendFileSync(process.env.DIALECT_RESULTS, `${JSON.stringify(result)}\n`)
 	}
+	await last?.()
 	process.exit(0) // connections that are kept alive would hold it
 }
