@@ -24,7 +24,7 @@ type Sandbox struct {
 	CreatedAt  time.Time
 	StartedAt  time.Time // zero until it runs
 	EndedAt    time.Time // zero until it ended
-	ExpiresAt  time.Time // when the running period ends; zero: no life limit, or not running
+	ExpiresAt  time.Time // when the running period ends; zero: no life limit, or paused without a fixed timeout
 	PausedAt   time.Time // zero unless it is paused
 	Deadlines  Deadlines
 	Object     string   // content of the snapshot that a paused sandbox is in
@@ -52,6 +52,10 @@ type Deadlines struct {
 	IdleTimeout  time.Duration  // of a running sandbox with which nobody does anything; 0: none
 	AutoDelete   *time.Duration // after it was paused; nil: none, 0: at once
 	NoAutoResume bool           // a call on the paused sandbox is refused instead of waking it
+	// FixedTimeout: Timeout counts from the creation, or from when it was set, and no pause
+	// moves the end. With OnTimeoutKill it is the end of a paused sandbox too; one that is
+	// resumed after it gets another Timeout.
+	FixedTimeout bool
 }
 
 // Expires returns when a running period that begins now ends; the zero time: never.
@@ -60,6 +64,15 @@ func (d Deadlines) Expires(begin time.Time) time.Time {
 		return time.Time{}
 	}
 	return begin.Add(d.Timeout).Truncate(time.Microsecond)
+}
+
+// ExpiresAgain returns when a running period ends that begins now, after a pause; before is
+// when the one before it would have ended.
+func (d Deadlines) ExpiresAgain(begin, before time.Time) time.Time {
+	if d.FixedTimeout && begin.Before(before) {
+		return before
+	}
+	return d.Expires(begin)
 }
 
 // Size is what a sandbox may use. Each is a hard limit.

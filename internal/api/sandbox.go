@@ -44,6 +44,7 @@ type createBody struct {
 	Network   networkBody       `json:"network"`
 	Snapshot  string            `json:"snapshot"`
 	deadlinesBody
+	FixedTimeout bool `json:"fixed_timeout"`
 }
 
 type sandboxBody struct {
@@ -73,6 +74,7 @@ type sandboxBody struct {
 	IdleTimeoutSeconds *float64            `json:"idle_timeout_seconds"`
 	AutoDeleteSeconds  *float64            `json:"auto_delete_seconds"`
 	AutoResume         bool                `json:"auto_resume"`
+	FixedTimeout       bool                `json:"fixed_timeout,omitempty"`
 
 	AccessToken string `json:"access_token,omitempty"`
 }
@@ -105,7 +107,7 @@ func (c *call) sandboxWire(sb *ringfence.Sandbox) sandboxBody {
 		Network:   networkWire(sb.Network),
 		CreatedAt: wireTime(sb.CreatedAt), StartedAt: wireTime(sb.StartedAt), EndedAt: wireTime(sb.EndedAt), ExpiresAt: wireTime(at.ExpiresAt),
 		PausedAt: wireTime(sb.PausedAt), IdleAt: wireTime(at.IdleAt), DeleteAt: wireTime(at.DeleteAt),
-		TimeoutSeconds: null(d.Timeout.Seconds()), OnTimeout: d.OnTimeout, IdleTimeoutSeconds: null(d.IdleTimeout.Seconds()), AutoResume: !d.NoAutoResume,
+		TimeoutSeconds: null(d.Timeout.Seconds()), OnTimeout: d.OnTimeout, IdleTimeoutSeconds: null(d.IdleTimeout.Seconds()), AutoResume: !d.NoAutoResume, FixedTimeout: d.FixedTimeout,
 	}
 	if d.AutoDelete != nil {
 		after := d.AutoDelete.Seconds()
@@ -141,6 +143,7 @@ func (c *call) createSandbox() error {
 	if err != nil {
 		return err
 	}
+	deadlines.FixedTimeout = in.FixedTimeout
 	size, err := in.size()
 	if err != nil {
 		return err

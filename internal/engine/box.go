@@ -130,7 +130,9 @@ func (b *box) moveWith(m ringfence.Move) error {
 			b.row.StartedAt = m.At
 		}
 	case m.To == ringfence.StatePaused && m.From == ringfence.StatePausing:
-		b.row.PausedAt, b.row.ExpiresAt = m.At, time.Time{}
+		if b.row.PausedAt = m.At; !b.row.Deadlines.FixedTimeout {
+			b.row.ExpiresAt = time.Time{}
+		}
 	}
 	close(b.changed)
 	b.changed = make(chan struct{})

@@ -37,8 +37,14 @@ func (e *Engine) Instants(sb *ringfence.Sandbox) Instants {
 	}
 	if sb.State == ringfence.StatePaused {
 		// ExpiresAt of a paused one is what a change of its auto-delete set.
-		if at.ExpiresAt, at.DeleteAt = (time.Time{}), sb.ExpiresAt; at.DeleteAt.IsZero() && sb.Deadlines.AutoDelete != nil {
-			at.DeleteAt = sb.PausedAt.Add(*sb.Deadlines.AutoDelete)
+		fixed := sb.Deadlines.FixedTimeout
+		if at.ExpiresAt, at.DeleteAt = (time.Time{}), sb.ExpiresAt; fixed && sb.Deadlines.OnTimeout == ringfence.OnTimeoutPause {
+			at.DeleteAt = time.Time{} // it is what would have paused it
+		}
+		if sb.Deadlines.AutoDelete != nil && (at.DeleteAt.IsZero() || fixed) {
+			if after := sb.PausedAt.Add(*sb.Deadlines.AutoDelete); at.DeleteAt.IsZero() || after.Before(at.DeleteAt) {
+				at.DeleteAt = after
+			}
 		}
 	}
 	return at
@@ -112,7 +118,11 @@ func (b *box) actOnce() {
 	var why string
 	switch {
 	case passed(at.DeleteAt):
-		b.end(ringfence.StateDeleted, ringfence.ReasonExpired, "it was paused for its auto_delete_seconds")
+		why := "it was paused for its auto_delete_seconds"
+		if row.Deadlines.FixedTimeout && passed(row.ExpiresAt) {
+			why = "its life limit passed"
+		}
+		b.end(ringfence.StateDeleted, ringfence.ReasonExpired, why)
 		return
 	case passed(at.ExpiresAt) && row.State == ringfence.StateStarting:
 		b.end(ringfence.StateDeleted, ringfence.ReasonExpired, "its life limit passed")
@@ -187,7 +197,7 @@ func (e *Engine) SetDeadlines(ctx context.Context, project, id string, c Deadlin
 	}
 	if c.AutoDelete != nil {
 		d.AutoDelete = *c.AutoDelete
-		if row.State == ringfence.StatePaused {
+		if row.State == ringfence.StatePaused && !d.FixedTimeout {
 			expires = time.Time{}
 			if d.AutoDelete != nil {
 				expires = now().Add(*d.AutoDelete)
@@ -199,7 +209,7 @@ func (e *Engine) SetDeadlines(ctx context.Context, project, id string, c Deadlin
 	}
 	if c.Timeout != nil {
 		d.Timeout = *c.Timeout
-		if row.State != ringfence.StatePaused {
+		if row.State != ringfence.StatePaused || d.FixedTimeout {
 			expires = d.Expires(now())
 		}
 	}

@@ -423,7 +423,7 @@ func (b *box) bringBack(ctx context.Context) (err error) {
 		return err
 	}
 	e.at("resume.identified")
-	if err = b.step(ringfence.Move{To: ringfence.StateRunning, ExpiresAt: row.Deadlines.Expires(now())}); err != nil {
+	if err = b.step(ringfence.Move{To: ringfence.StateRunning, ExpiresAt: row.Deadlines.ExpiresAgain(now(), row.ExpiresAt)}); err != nil {
 		return err
 	}
 	e.at("resume.recorded")

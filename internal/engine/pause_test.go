@@ -392,3 +392,75 @@ func TestDeadlines(t *testing.T) {
 		}
 	})
 }
+
+// A fixed timeout ends a sandbox where it would have ended without a pause.
+func TestFixedTimeout(t *testing.T) {
+	m := newMachine(t)
+	d := m.start(fake.Options{})
+	const life = time.Hour
+	create := func(on ringfence.OnTimeout) *ringfence.Sandbox {
+		return m.create(d, engine.CreateRequest{Deadlines: ringfence.Deadlines{Timeout: life, OnTimeout: on, FixedTimeout: true}})
+	}
+	get := func(id string) *ringfence.Sandbox {
+		t.Helper()
+		sb, err := d.Get(t.Context(), project, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sb
+	}
+	pause := func(id string) {
+		t.Helper()
+		if _, err := d.Pause(t.Context(), project, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sb := create(ringfence.OnTimeoutKill)
+	end := sb.ExpiresAt
+	if end.IsZero() {
+		t.Fatal("it has no end")
+	}
+	pause(sb.ID)
+	if paused := get(sb.ID); !paused.ExpiresAt.Equal(end) || !d.Instants(paused).DeleteAt.Equal(end) {
+		t.Errorf("paused, it ends at %v, and %+v", paused.ExpiresAt, d.Instants(paused))
+	}
+	m.stop(d)
+	d = m.start(fake.Options{})
+	if paused := get(sb.ID); !paused.ExpiresAt.Equal(end) || !paused.Deadlines.FixedTimeout {
+		t.Errorf("after a restart it ends at %v: %+v", paused.ExpiresAt, paused.Deadlines)
+	}
+	if _, err := d.Resume(t.Context(), project, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	if resumed := get(sb.ID); !resumed.ExpiresAt.Equal(end) {
+		t.Errorf("resumed, it ends at %v, not %v", resumed.ExpiresAt, end)
+	}
+	// Set anew while it is paused, the end comes also then.
+	pause(sb.ID)
+	soon := 50 * time.Millisecond
+	if _, err := d.SetDeadlines(t.Context(), project, sb.ID, engine.DeadlinesChange{Timeout: &soon}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the end", func() bool { return get(sb.ID).State == ringfence.StateDeleted })
+	m.mustEnd(d, sb.ID, ringfence.StateDeleted, ringfence.ReasonExpired)
+
+	// One that is paused at its end stays paused, and has another life when it is resumed.
+	sb = create(ringfence.OnTimeoutPause)
+	if _, err := d.SetDeadlines(t.Context(), project, sb.ID, engine.DeadlinesChange{Timeout: &soon}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the pause", func() bool { return get(sb.ID).State == ringfence.StatePaused })
+	if at := d.Instants(get(sb.ID)); !at.DeleteAt.IsZero() {
+		t.Errorf("it is to be deleted at %v", at.DeleteAt)
+	}
+	long := life
+	if _, err := d.SetDeadlines(t.Context(), project, sb.ID, engine.DeadlinesChange{Timeout: &long}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Resume(t.Context(), project, sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	if left := time.Until(get(sb.ID).ExpiresAt); left < life/2 || left > life {
+		t.Errorf("it has %v left", left)
+	}
+}

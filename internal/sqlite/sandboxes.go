@@ -15,7 +15,7 @@ import (
 const sandboxColumns = `id, project, name, template, state, reason, detail, vcpu, memory_mib, disk_mib,
  env, metadata, user, work_dir, network, created_at, started_at, ended_at, expires_at, generation, token_hash,
  image_path, base_env, paused_at, timeout, on_timeout, idle_timeout, auto_delete, no_auto_resume, object,
- fingerprint, idempotency_key`
+ fingerprint, idempotency_key, fixed_timeout`
 
 // CreateSandbox keeps a new sandbox.
 func (s *Store) CreateSandbox(_ context.Context, sb *ringfence.Sandbox) error {
@@ -36,13 +36,13 @@ func (s *Store) CreateSandbox(_ context.Context, sb *ringfence.Sandbox) error {
 		return fault(err, "cannot keep the sandbox")
 	}
 	return s.change("cannot keep the sandbox", func(tx *sql.Tx) error {
-		_, err := tx.Exec("INSERT INTO sandboxes ("+sandboxColumns+", token_lookup) VALUES ("+placeholders(33)+")",
+		_, err := tx.Exec("INSERT INTO sandboxes ("+sandboxColumns+", token_lookup) VALUES ("+placeholders(34)+")",
 			sb.ID, sb.Project, sb.Name, sb.Template, sb.State, sb.Reason, sb.Detail,
 			sb.Size.VCPU, sb.Size.MemoryMiB, sb.Size.DiskMiB, string(env), string(metadata), sb.User, sb.WorkDir, string(network),
 			micros(sb.CreatedAt), micros(sb.StartedAt), micros(sb.EndedAt), micros(sb.ExpiresAt), sb.Generation,
 			sb.TokenHash[:], sb.ImagePath, string(baseEnv), micros(sb.PausedAt), span(sb.Deadlines.Timeout), onTimeout(sb.Deadlines),
 			span(sb.Deadlines.IdleTimeout), autoDelete(sb.Deadlines), sb.Deadlines.NoAutoResume, sb.Object,
-			sb.Fingerprint, sql.NullString{String: sb.IdempotencyKey, Valid: sb.IdempotencyKey != ""}, lookup(sb.TokenHash))
+			sb.Fingerprint, sql.NullString{String: sb.IdempotencyKey, Valid: sb.IdempotencyKey != ""}, sb.Deadlines.FixedTimeout, lookup(sb.TokenHash))
 		return err
 	})
 }
@@ -51,8 +51,8 @@ func (s *Store) CreateSandbox(_ context.Context, sb *ringfence.Sandbox) error {
 // Unknown: not_found.
 func (s *Store) SetDeadlines(_ context.Context, id string, d ringfence.Deadlines, expires time.Time) error {
 	return s.change("cannot change the sandbox's deadlines", func(tx *sql.Tx) error {
-		res, err := tx.Exec("UPDATE sandboxes SET timeout = ?, on_timeout = ?, idle_timeout = ?, auto_delete = ?, no_auto_resume = ?, expires_at = ? WHERE id = ?",
-			span(d.Timeout), onTimeout(d), span(d.IdleTimeout), autoDelete(d), d.NoAutoResume, micros(expires), id)
+		res, err := tx.Exec("UPDATE sandboxes SET timeout = ?, on_timeout = ?, idle_timeout = ?, auto_delete = ?, no_auto_resume = ?, fixed_timeout = ?, expires_at = ? WHERE id = ?",
+			span(d.Timeout), onTimeout(d), span(d.IdleTimeout), autoDelete(d), d.NoAutoResume, d.FixedTimeout, micros(expires), id)
 		if err != nil {
 			return err
 		}
@@ -103,7 +103,7 @@ func scanSandbox(row interface{ Scan(...any) error }) (*ringfence.Sandbox, error
 		&sb.Size.VCPU, &sb.Size.MemoryMiB, &sb.Size.DiskMiB, &env, &metadata, &sb.User, &sb.WorkDir, &network,
 		&created, &started, &ended, &expires, &sb.Generation, &hash,
 		&sb.ImagePath, &baseEnv, &paused, &timeout, &sb.Deadlines.OnTimeout, &idle, &deletion, &sb.Deadlines.NoAutoResume, &sb.Object,
-		&sb.Fingerprint, &named)
+		&sb.Fingerprint, &named, &sb.Deadlines.FixedTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +224,7 @@ func (s *Store) MoveSandbox(_ context.Context, m ringfence.Move) (int64, error) 
 	case m.To == ringfence.StateRunning:
 		set, args = append(set, "object = ''", "paused_at = NULL", "expires_at = ?"), append(args, micros(m.ExpiresAt))
 	case m.To == ringfence.StatePaused && m.From == ringfence.StatePausing:
-		set, args = append(set, "paused_at = ?", "expires_at = NULL"), append(args, micros(m.At))
+		set, args = append(set, "paused_at = ?", "expires_at = CASE WHEN fixed_timeout THEN expires_at END"), append(args, micros(m.At))
 	}
 	if m.Reason == ringfence.ReasonStartFailed {
 		set = append(set, "idempotency_key = NULL") // it may be tried again

@@ -22,6 +22,8 @@ const (
 	terminalTag   = "declaw.pty"
 	stdioTag      = "declaw.stdio"
 
+	minQuiet = 50 * time.Millisecond // between the signs of life of a stream
+
 	killedExit = 137 // of a command whose sandbox was killed
 	otherExit  = 1   // of one whose end nobody saw
 )
@@ -313,7 +315,12 @@ func (c *call) runStream() error {
 	if err == nil {
 		spec, err = c.spec(in)
 	}
-	events := &textEvents{Events: dialect.NewEvents(c.w, c.KeepAlive)}
+	// The Python SDK waits for a sign of life for no longer than the command's timeout.
+	quiet := c.KeepAlive
+	if spec.Timeout > 0 {
+		quiet = min(quiet, max(spec.Timeout/4, minQuiet))
+	}
+	events := &textEvents{Events: dialect.NewEvents(c.w, quiet)}
 	defer events.Close()
 	var exit ringfence.CommandExit
 	if err == nil {

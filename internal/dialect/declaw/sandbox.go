@@ -163,7 +163,7 @@ func (c *call) create() error {
 	if missing = append(missing, more...); len(missing) > 0 {
 		return refuseFeatures(missing)
 	}
-	d := ringfence.Deadlines{Timeout: defaultTimeout, NoAutoResume: true}
+	d := ringfence.Deadlines{Timeout: defaultTimeout, NoAutoResume: true, FixedTimeout: true}
 	if in.Timeout != nil {
 		if d.Timeout, err = seconds("timeout", *in.Timeout); err != nil {
 			return err

@@ -399,7 +399,7 @@ def _():
     # It says more only when the first word has arrived here.
     result = sandbox.commands.run_stream("rm -f /tmp/go; echo é; until [ -e /tmp/go ]; do sleep 0.1; done; echo two >&2; exit 4", on_stdout=heard)
     assert seen == ["é\n"] and result.stderr == "two\n" and result.exit_code == 4, (seen, result)
-    late = sandbox.commands.run_stream("sleep 600", timeout=1)
+    late = sandbox.commands.run_stream("sleep 600", timeout=3)
     assert late.exit_code == 124 and "timeout" in late.stderr, late
 
 

@@ -13,11 +13,13 @@ export function operation(name, body, ...only) {
 export async function main(last) {
 	for (const [name, body] of operations) {
 		const result = { operation: name }
+		const began = performance.now()
 		try {
 			await body()
 		} catch (error) {
 			Object.assign(result, { error: error?.constructor?.name ?? "unknown", message: String(error?.message ?? error), trace: error?.stack ?? "" })
 		}
+		result.seconds = Math.round((performance.now() - began) / 100) / 10
 		appendFileSync(process.env.DIALECT_RESULTS, `${JSON.stringify(result)}\n`)
 	}
 	await last?.()

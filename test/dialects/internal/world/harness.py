@@ -1,9 +1,10 @@
 """Does a dialect's operations in the order in which they are declared, and writes how each went."""
 
-import inspect
 import asyncio
+import inspect
 import json
 import os
+import time
 import traceback
 
 RUN = os.environ["DIALECT_RUN"]
@@ -24,7 +25,7 @@ def operation(name, *only):
 def main():
     with open(os.environ["DIALECT_RESULTS"], "w", encoding="utf-8") as out:
         for name, function in _operations:
-            result = {"operation": name}
+            result, began = {"operation": name}, time.monotonic()
             try:
                 value = function()
                 if inspect.isawaitable(value):
@@ -35,4 +36,5 @@ def main():
                     asyncio.run(wait())
             except Exception as error:  # noqa: BLE001 - the table says which are right
                 result |= {"error": type(error).__name__, "message": str(error), "trace": traceback.format_exc()}
+            result["seconds"] = round(time.monotonic() - began, 1)
             print(json.dumps(result), file=out, flush=True)

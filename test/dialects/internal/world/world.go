@@ -142,10 +142,11 @@ func (w *World) clean() {
 
 // Result is how an operation went in a program that used the SDK.
 type Result struct {
-	Operation string `json:"operation"`
-	Error     string `json:"error"` // the class of what was raised; empty: it worked
-	Message   string `json:"message"`
-	Trace     string `json:"trace"`
+	Operation string  `json:"operation"`
+	Error     string  `json:"error"` // the class of what was raised; empty: it worked
+	Message   string  `json:"message"`
+	Trace     string  `json:"trace"`
+	Seconds   float64 `json:"seconds"`
 }
 
 // Program runs a program with a package in this world, and returns what it printed. env is
@@ -218,7 +219,9 @@ func (w *World) Operations(t testing.TB, p Package, table []dialect.Operation, s
 		if _, twice := results[r.Operation]; twice {
 			t.Errorf("%s was done twice", r.Operation)
 		}
-		results[r.Operation] = r
+		if results[r.Operation] = r; r.Seconds >= 1 {
+			t.Logf("%s took %.1f s", r.Operation, r.Seconds)
+		}
 	}
 	for _, o := range table {
 		r, done := results[o.Name]
