@@ -39,8 +39,15 @@ func newWorld(t *testing.T, hold time.Duration) *world {
 	return &world{apitest.Start(t, fake.Options{}, m), t}
 }
 
+// opened is an answer whose headers are there; the test's end closes it.
+type opened struct {
+	status int
+	header http.Header
+	body   io.ReadCloser
+}
+
 // open sends a request, and returns its answer when the headers are there.
-func (w *world) open(method, path, body string, headers ...string) *http.Response {
+func (w *world) open(method, path, body string, headers ...string) opened {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	w.t.Cleanup(cancel)
@@ -57,17 +64,17 @@ func (w *world) open(method, path, body string, headers ...string) *http.Respons
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { resp.Body.Close() })
-	return resp
+	return opened{resp.StatusCode, resp.Header, resp.Body}
 }
 
 func (w *world) send(method, path, body string, headers ...string) (int, string) {
 	w.t.Helper()
 	resp := w.open(method, path, body, headers...)
-	raw, err := io.ReadAll(resp.Body)
+	raw, err := io.ReadAll(resp.body)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return resp.StatusCode, string(raw)
+	return resp.status, string(raw)
 }
 
 // want sends a request and decodes its answer, which has to have the status.
@@ -136,12 +143,12 @@ func TestKilledUnderCommand(t *testing.T) {
 					p := want[map[string]int](w, 200, "POST", path, strings.Replace(body, "{", `{"background":true,`, 1))
 					method, path, body = "GET", w.at(id, fmt.Sprintf("/commands/%d/wait", p["pid"])), ""
 				}
-				answered := make(chan *http.Response, 1)
+				answered := make(chan opened, 1)
 				go func() { answered <- w.open(method, path, body) }()
 				w.startFile(id)
 				if hold == 0 {
 					resp := <-answered
-					if n, err := resp.Body.Read(make([]byte, 1)); n != 1 || err != nil {
+					if n, err := resp.body.Read(make([]byte, 1)); n != 1 || err != nil {
 						t.Fatal(err)
 					}
 					answered <- resp
@@ -150,19 +157,19 @@ func TestKilledUnderCommand(t *testing.T) {
 					t.Fatal(text)
 				}
 				resp := <-answered
-				raw, err := io.ReadAll(resp.Body)
+				raw, err := io.ReadAll(resp.body)
 				if err != nil {
 					t.Fatal(err)
 				}
 				switch {
 				case hold == 0:
 					var r resultBody
-					if err := json.Unmarshal(raw, &r); err != nil || resp.StatusCode != 200 || r.ExitCode != 137 || !strings.Contains(r.Stderr, "it was killed") {
-						t.Errorf("%d %s %v", resp.StatusCode, raw, err)
+					if err := json.Unmarshal(raw, &r); err != nil || resp.status != 200 || r.ExitCode != 137 || !strings.Contains(r.Stderr, "it was killed") {
+						t.Errorf("%d %s %v", resp.status, raw, err)
 					}
-				case wait && resp.StatusCode == http.StatusGone: // it came after the end
-				case resp.StatusCode != http.StatusNotFound || !strings.Contains(string(raw), "it was killed"):
-					t.Errorf("%d %s", resp.StatusCode, raw)
+				case wait && resp.status == http.StatusGone: // it came after the end
+				case resp.status != http.StatusNotFound || !strings.Contains(string(raw), "it was killed"):
+					t.Errorf("%d %s", resp.status, raw)
 				}
 				if status, text := w.send("GET", w.at(id, "/files?path=/etc"), ""); status != http.StatusGone {
 					t.Errorf("a later call: %d %s", status, text)
@@ -181,15 +188,15 @@ func TestKeepAlives(t *testing.T) {
 	id := w.create("{}")
 	resp := w.open("POST", w.at(id, "/commands"), `{"cmd":"sleep 600","timeout":0}`)
 	buf := make([]byte, 3)
-	if _, err := io.ReadFull(resp.Body, buf); err != nil || string(buf) != "   " || resp.Header.Get("Content-Type") != "application/json" {
+	if _, err := io.ReadFull(resp.body, buf); err != nil || string(buf) != "   " || resp.header.Get("Content-Type") != "application/json" {
 		t.Errorf("%q %v", buf, err)
 	}
 }
 
 // events reads server-sent events.
-func events(t *testing.T, resp *http.Response, until string) (out [][2]string) {
+func events(t *testing.T, resp opened, until string) (out [][2]string) {
 	t.Helper()
-	lines := bufio.NewScanner(resp.Body)
+	lines := bufio.NewScanner(resp.body)
 	var name string
 	for lines.Scan() {
 		line := lines.Text()
@@ -269,7 +276,7 @@ func TestStdioResumes(t *testing.T) {
 	if err := json.Unmarshal([]byte(got[0][1]), &entry); err != nil || entry.EntryID < 1 || entry.Data != "b25lCg==" {
 		t.Fatalf("%v %v", got, err)
 	}
-	first.Body.Close()
+	first.body.Close()
 	w.send("POST", at+"/stdin", `{"data":"dHdvCg=="}`)
 	if status, text := w.send("POST", at+"/stdin/close", ""); status != 200 || text != "{}\n" {
 		t.Errorf("%d %s", status, text)
@@ -406,8 +413,8 @@ func TestIdempotency(t *testing.T) {
 		wg.Go(func() {
 			resp := w.open("POST", "/sandboxes", `{"timeout":60}`, "Idempotency-Key", "k")
 			var s sandboxBody
-			if err := json.NewDecoder(resp.Body).Decode(&s); err != nil || resp.StatusCode != 201 || s.EnvdAccessToken == "" {
-				t.Errorf("%d %v", resp.StatusCode, err)
+			if err := json.NewDecoder(resp.body).Decode(&s); err != nil || resp.status != 201 || s.EnvdAccessToken == "" {
+				t.Errorf("%d %v", resp.status, err)
 			}
 			mu.Lock()
 			defer mu.Unlock()

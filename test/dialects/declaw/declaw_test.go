@@ -79,6 +79,7 @@ func TestOperations(t *testing.T) {
 	world.Name("a.wild.test", "198.51.100.23")
 	for _, p := range packages {
 		t.Run(p.Run, func(t *testing.T) {
+			t.Parallel()
 			script := "operations.py"
 			if p == typescript130 {
 				script = "operations.mjs"

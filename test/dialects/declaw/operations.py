@@ -170,12 +170,12 @@ def _():
 
 @operation("Sandbox.list(state, metadata)")
 def _():
-    made = make(metadata={"batch": "7"})
-    query = SandboxQuery(metadata={"batch": "7"}, state=[SandboxState.RUNNING, SandboxState.PAUSED])
+    made = make(metadata={"batch": sandbox.sandbox_id})
+    query = SandboxQuery(metadata={"batch": sandbox.sandbox_id}, state=[SandboxState.RUNNING, SandboxState.PAUSED])
     assert [s["sandbox_id"] for s in Sandbox.list(query=query)["sandboxes"]] == [made.sandbox_id]
     made.kill()
     assert Sandbox.list(query=query)["sandboxes"] == []
-    killed = Sandbox.list(query=SandboxQuery(metadata={"batch": "7"}, state=[SandboxState.KILLED]))
+    killed = Sandbox.list(query=SandboxQuery(metadata={"batch": sandbox.sandbox_id}, state=[SandboxState.KILLED]))
     assert [s["state"] for s in killed["sandboxes"]] == ["killed"]
 
 
