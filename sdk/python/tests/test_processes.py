@@ -66,7 +66,9 @@ def test_stdin_of_many_megabytes_in_one_call(sandbox: Any) -> None:
 
 def test_signals_and_kill(sandbox: Any) -> None:
     # bash: dash loses a signal that comes while it starts a command.
-    process = sandbox.commands.start(["bash", "-c", "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.05; done"])
+    process = sandbox.commands.start(
+        ["bash", "-c", "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.05; done"]
+    )
     assert next(iter(process)).data == b"ready\n"
     assert process.signal(signal.SIGINT)
     assert process.wait().exit_code == 9
