@@ -11,12 +11,13 @@ import (
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/client"
 	"ringfence.dev/ringfence/internal/api/apitest"
+	"ringfence.dev/ringfence/internal/dialect/declaw"
 	"ringfence.dev/ringfence/internal/driver/fake"
 )
 
 func connect(t *testing.T) *client.Client {
 	t.Helper()
-	server := apitest.Start(t, fake.Options{})
+	server := apitest.Start(t, fake.Options{}, declaw.Mount())
 	c, err := client.New(client.Options{BaseURL: server.URL, APIKey: server.Key})
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +36,7 @@ func TestRun(t *testing.T) {
 	c := connect(t)
 	var progress bytes.Buffer
 	only := []string{"daemon_rss", "create_exec_restore", "exec_true", "commands_64", "commands_500", "cell_pandas", "file_up_1k", "file_down_1k", "file_up_10m", "file_down_10m",
-		"file_up_1g", "file_down_1g", "file_up_1g_rss", "file_down_1g_rss", "stdout_1g", "create_exec_pool"}
+		"file_up_1g", "file_down_1g", "file_up_1g_rss", "file_down_1g_rss", "stdout_1g", "create_exec_pool", "dialect_declaw"}
 	report, err := Run(t.Context(), Options{Client: c, Only: only, Progress: &progress, LargeBytes: 2e7, Samples: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +51,7 @@ func TestRun(t *testing.T) {
 				t.Errorf("got %+v", row)
 			}
 		default:
-			if row.Failed != "" || row.Skipped != "" || row.N == 0 || row.P50 == nil || *row.P50 < 0 {
+			if row.Failed != "" || row.Skipped != "" || row.N == 0 || row.P50 == nil || *row.P50 < 0 && row.Name != "dialect_declaw" {
 				t.Errorf("got %+v", row)
 			}
 		}
