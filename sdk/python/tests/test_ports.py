@@ -35,7 +35,8 @@ def test_a_page_in_a_sandbox_is_reached(sandbox: Any, place: str) -> None:
         link = sandbox.ports.link(8123, "/index.html", expires_in=60)
         with httpx.Client(follow_redirects=True) as browser:
             assert browser.get(link).text == "<h1>hi</h1>"
-        assert sandbox.ports.publish(8123).public
+        waking, public = sandbox.ports.publish(8123, wakes=True), sandbox.ports.publish(8123)
+        assert (waking.public, waking.wakes, public.public, public.wakes) == (True, True, True, False)
         assert httpx.get(url).text == "<h1>hi</h1>"
         assert not sandbox.ports.unpublish(8123).public
         assert httpx.get(url).status_code == 401

@@ -64,7 +64,8 @@ VERBS: dict[str, set[str]] = {
     "update_network": POLICY,
     "get_network": set(),
     "network_flows": {"verdict"},
-    "start": {"command"},
+    "start": {"command", "stdin", "terminal"},
+    "send": {"process", "text"},
     "follow": {"process", "until"},
     "request": {"method", "path", "query", "headers", "json", "auth"},
 }
@@ -300,7 +301,12 @@ class Case:
                 time.sleep(0.05)
 
     def do_start(self, options: dict[str, Any], _: dict[str, Any]) -> list[Any]:
-        return [self.sandbox.commands.start(options["command"])]
+        if options.get("terminal"):
+            return [self.sandbox.pty.create(options["command"])]
+        return [self.sandbox.commands.start(options["command"], stdin=options.get("stdin", False))]
+
+    def do_send(self, options: dict[str, Any], _: dict[str, Any]) -> None:
+        self._processes[options["process"]][0].send_stdin(options["text"])
 
     def do_follow(self, options: dict[str, Any], expect: dict[str, Any]) -> None:
         name, until = options["process"], options.get("until")

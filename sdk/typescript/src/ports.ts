@@ -2,7 +2,7 @@
 
 import type { Client } from "./client.js";
 import { APIConnectionError, badResponse, errorFromBody, UnavailableError } from "./errors.js";
-import { checkOptions, optionalInteger } from "./options.js";
+import { checkOptions, optionalBoolean, optionalInteger } from "./options.js";
 import { EventParser } from "./sse.js";
 import { isRecord, record, type Wire } from "./wire.js";
 
@@ -16,6 +16,8 @@ export interface PortInfo {
   address: string | null;
   /** Whether it is reached without a key. */
   public: boolean;
+  /** Whether that wakes the sandbox when it is paused. */
+  wakes: boolean;
   /** The process that listens; null where that is not known. */
   pid: number | null;
   /** That process's name; null where that is not known. */
@@ -59,6 +61,7 @@ function portInfo(value: unknown): PortInfo {
     port: Number(wire["port"]),
     address: text(wire, "address"),
     public: wire["public"] === true,
+    wakes: wire["wakes"] === true,
     pid: typeof wire["pid"] === "number" ? wire["pid"] : null,
     command: text(wire, "command"),
   };
@@ -109,14 +112,21 @@ export class Ports {
     return Array.isArray(answer["ports"]) ? answer["ports"].map(portInfo) : [];
   }
 
-  /** Lets anybody who can reach the server reach this port, without a key. Needs the API key. */
-  async publish(port: number): Promise<PortInfo> {
-    return this.#set("ports.publish", port, true);
+  /**
+   * Lets anybody who can reach the server reach this port, without a key. Needs the API key.
+   *
+   * @param options wakes: whether they wake the sandbox when it is paused, 3 times in a row and then every 30 seconds; by
+   *   default they get an error then
+   */
+  async publish(port: number, options?: { wakes?: boolean | undefined }): Promise<PortInfo> {
+    const where = "ports.publish";
+    const wakes = optionalBoolean(where, checkOptions(where, options, ["wakes"]), "wakes");
+    return this.#set(where, port, wakes === true ? { public: true, wakes } : { public: true });
   }
 
   /** Asks for a key again, or for a link. Needs the API key. */
   async unpublish(port: number): Promise<PortInfo> {
-    return this.#set("ports.unpublish", port, false);
+    return this.#set("ports.unpublish", port, { public: false });
   }
 
   /** Gives the URL of a port; it is opened with an API key, or the sandbox's token, as every other call. */
@@ -151,11 +161,9 @@ export class Ports {
     return text(record(answer, "a link"), "url") ?? "";
   }
 
-  async #set(where: string, port: number, isPublic: boolean): Promise<PortInfo> {
+  async #set(where: string, port: number, json: Record<string, boolean>): Promise<PortInfo> {
     const path = `${this.#path}/ports/${checkPort(where, port)}`;
-    return portInfo(
-      await this.#owner().json({ method: "PUT", path, json: { public: isPublic }, idempotent: true }),
-    );
+    return portInfo(await this.#owner().json({ method: "PUT", path, json, idempotent: true }));
   }
 }
 

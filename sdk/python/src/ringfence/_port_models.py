@@ -18,6 +18,7 @@ class PortInfo:
         port: 1 to 65535.
         address: on which it listens inside, "127.0.0.1" or "0.0.0.0" for instance; None where nothing listens now.
         public: whether it is reached without a key.
+        wakes: whether that wakes the sandbox when it is paused.
         pid: the process that listens, or None where that is not known.
         command: that process's name, or None.
     """
@@ -25,6 +26,7 @@ class PortInfo:
     port: int
     address: str | None
     public: bool
+    wakes: bool
     pid: int | None
     command: str | None
 
@@ -35,6 +37,7 @@ class PortInfo:
             port=r.integer("port"),
             address=r.text_or_none("address"),
             public=r.boolean("public"),
+            wakes=r.boolean("wakes"),
             pid=r.integer_or_none("pid"),
             command=r.text_or_none("command"),
         )

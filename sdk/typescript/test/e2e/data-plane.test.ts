@@ -204,7 +204,9 @@ if (driver === "gvisor") {
       }
       const url = sandbox.ports.url(8124, "/index.html");
       assert.equal((await fetch(url)).status, 401);
-      assert.equal((await sandbox.ports.publish(8124)).public, true);
+      assert.equal((await sandbox.ports.publish(8124, { wakes: true })).wakes, true);
+      const { public: open, wakes } = await sandbox.ports.publish(8124);
+      assert.deepEqual([open, wakes], [true, false]);
       assert.equal(await (await fetch(url)).text(), "<h1>hi</h1>");
       assert.equal((await sandbox.ports.unpublish(8124)).public, false);
       assert.equal((await fetch(url)).status, 401);

@@ -66,7 +66,8 @@ const optionsOfVerb: Record<string, string> = {
   update_network: "allow_out deny_out allow_internet_access",
   get_network: "",
   network_flows: "verdict",
-  start: "command",
+  start: "command stdin terminal",
+  send: "process text",
   follow: "process until",
   request: "method path query headers json auth",
 };
@@ -302,12 +303,18 @@ class Step {
         return;
       }
       case "start": {
-        const process = await this.#sandbox.commands.start(String(given["command"]));
+        const command = String(given["command"]);
+        const process = given["terminal"]
+          ? await this.#sandbox.pty.create({ command })
+          : await this.#sandbox.commands.start(command, { stdin: given["stdin"] === true });
         const [name] = this.#keep;
         if (name !== undefined)
           this.#kept.processes[name] = { process, output: process[Symbol.asyncIterator]() };
         return;
       }
+      case "send":
+        await this.#kept.processes[String(given["process"])]?.process.sendStdin(String(given["text"]));
+        return;
       case "follow":
         return this.#follow(given, expect);
       case "request":

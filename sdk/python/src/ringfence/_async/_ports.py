@@ -32,13 +32,21 @@ class AsyncPorts:
         answer = await self._client._json(wire.Call("GET", self._path + "/ports"))
         return [PortInfo._from_json(item) for item in json_list(answer, "ports")]
 
-    async def publish(self, port: int) -> PortInfo:
-        """Let anybody who can reach the server reach this port, without a key."""
-        return await self._set("ports.publish", port, True)
+    async def publish(self, port: int, *, wakes: bool = False) -> PortInfo:
+        """Let anybody who can reach the server reach this port, without a key.
+
+        Args:
+            port: 1 to 65535.
+            wakes: whether they wake the sandbox when it is paused, 3 times in a row and then every 30 seconds. By
+                default they get an error then.
+        """
+        call = "ports.publish"
+        body = {"public": True, "wakes": True} if check.boolean(call, "wakes", wakes) else {"public": True}
+        return await self._set(call, port, body)
 
     async def unpublish(self, port: int) -> PortInfo:
         """Ask for a key again, or for a link."""
-        return await self._set("ports.unpublish", port, False)
+        return await self._set("ports.unpublish", port, {"public": False})
 
     def url(self, port: int, path: str = "/") -> str:
         """Return the URL of a port; it is opened with an API key, or the sandbox's token, as every other call.
@@ -65,9 +73,9 @@ class AsyncPorts:
             body["expires_in_seconds"] = seconds
         return str((await self._client._json(wire.Call("POST", self._path + "/links", json=body))).get("url"))
 
-    async def _set(self, call: str, port: int, public: bool) -> PortInfo:
+    async def _set(self, call: str, port: int, body: dict[str, Any]) -> PortInfo:
         path = f"{self._path}/ports/{_port(call, port)}"
-        return PortInfo._from_json(await self._client._json(wire.Call("PUT", path, json={"public": public})))
+        return PortInfo._from_json(await self._client._json(wire.Call("PUT", path, json=body)))
 
 
 def _port(call: str, port: object) -> int:

@@ -33,13 +33,21 @@ class Ports:
         answer = self._client._json(wire.Call("GET", self._path + "/ports"))
         return [PortInfo._from_json(item) for item in json_list(answer, "ports")]
 
-    def publish(self, port: int) -> PortInfo:
-        """Let anybody who can reach the server reach this port, without a key."""
-        return self._set("ports.publish", port, True)
+    def publish(self, port: int, *, wakes: bool = False) -> PortInfo:
+        """Let anybody who can reach the server reach this port, without a key.
+
+        Args:
+            port: 1 to 65535.
+            wakes: whether they wake the sandbox when it is paused, 3 times in a row and then every 30 seconds. By
+                default they get an error then.
+        """
+        call = "ports.publish"
+        body = {"public": True, "wakes": True} if check.boolean(call, "wakes", wakes) else {"public": True}
+        return self._set(call, port, body)
 
     def unpublish(self, port: int) -> PortInfo:
         """Ask for a key again, or for a link."""
-        return self._set("ports.unpublish", port, False)
+        return self._set("ports.unpublish", port, {"public": False})
 
     def url(self, port: int, path: str = "/") -> str:
         """Return the URL of a port; it is opened with an API key, or the sandbox's token, as every other call.
@@ -66,9 +74,9 @@ class Ports:
             body["expires_in_seconds"] = seconds
         return str((self._client._json(wire.Call("POST", self._path + "/links", json=body))).get("url"))
 
-    def _set(self, call: str, port: int, public: bool) -> PortInfo:
+    def _set(self, call: str, port: int, body: dict[str, Any]) -> PortInfo:
         path = f"{self._path}/ports/{_port(call, port)}"
-        return PortInfo._from_json(self._client._json(wire.Call("PUT", path, json={"public": public})))
+        return PortInfo._from_json(self._client._json(wire.Call("PUT", path, json=body)))
 
 
 def _port(call: str, port: object) -> int:
