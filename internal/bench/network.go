@@ -15,28 +15,38 @@ import (
 // The rows of the network need a server on this host that sandboxes may reach: the
 // operator has to open an address of the host, which scripts/bench does.
 
-// flowScript moves bytes between a sandbox and the bench, and prints the seconds.
+// flowScript moves bytes between a sandbox and the bench over flows at the same time,
+// and prints the seconds.
 const flowScript = `
-import socket, sys, time
-direction, host, port, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-s = socket.create_connection((host, port), 10)
-s.sendall(direction.encode())
-block, done, began = bytearray(1 << 20), 0, time.perf_counter()
-while done < size:
-    if direction == "d":
-        n = s.recv_into(block)
-        if not n: sys.exit("cut off")
-        done += n
-    else:
-        s.sendall(block)
-        done += len(block)
-if direction == "u":
-    s.shutdown(socket.SHUT_WR)
-    s.recv(1)
+import os, socket, sys, threading, time
+direction, host, port, size, flows = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])
+ready = threading.Barrier(flows + 1)
+def move():
+    s = socket.create_connection((host, port), 10)
+    s.sendall(direction.encode())
+    ready.wait()
+    block, done = bytearray(1 << 20), 0
+    while done < size // flows:
+        if direction == "d":
+            n = s.recv_into(block)
+            if not n: os._exit(3)
+            done += n
+        else:
+            s.sendall(block)
+            done += len(block)
+    if direction == "u":
+        s.shutdown(socket.SHUT_WR)
+        s.recv(1)
+threads = [threading.Thread(target=move) for _ in range(flows)]
+for t in threads: t.start()
+ready.wait()
+began = time.perf_counter()
+for t in threads: t.join()
 print(time.perf_counter() - began)
 `
 
-// latencyScript prints the milliseconds of connects, and of lookups that the gateway answers.
+// latencyScript prints the milliseconds that connects take more than one to the sandbox's
+// own loopback does in the middle, and those of lookups that the gateway answers.
 const latencyScript = `
 import socket, struct, sys, time
 host, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -44,8 +54,10 @@ def once(f):
     began = time.perf_counter()
     f()
     return (time.perf_counter() - began) * 1e3
-def connect():
-    socket.create_connection((host, port), 10).close()
+def connect(to):
+    socket.create_connection(to, 10).close()
+own = socket.create_server(("127.0.0.1", 0), backlog=1000)
+inside = sorted(once(lambda: connect(own.getsockname())) for _ in range(count))[count // 2]
 question = struct.pack(">HHHHHH", 7, 0x0100, 1, 0, 0, 0) + b"\5bench\x09localhost\0" + struct.pack(">HH", 1, 1)
 resolver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 resolver.settimeout(5)
@@ -53,9 +65,9 @@ resolver.connect(("192.0.0.1", 53))
 def lookup():
     resolver.send(question)
     resolver.recv(4096)
-for f in (connect, lookup):
+for f, less in ((lambda: connect((host, port)), inside), (lookup, 0)):
     for _ in range(5): f()
-    print(*[once(f) for _ in range(count)])
+    print(*[max(once(f) - less, 0) for _ in range(count)])
 `
 
 // flowServer serves flowScript on an address of this host. The bytes come and go
@@ -126,13 +138,13 @@ func (r *run) inside(ctx context.Context, script string, args func(host, port st
 	return string(result.Stdout), result.Err()
 }
 
-// flow measures one TCP connection of a sandbox.
-func flow(direction string) func(*run, context.Context, *Row) error {
+// flow measures TCP connections of a sandbox at the same time.
+func flow(direction string, flows int) func(*run, context.Context, *Row) error {
 	return func(r *run, ctx context.Context, row *Row) error {
 		row.Note = "with the other end on this host"
 		for range r.samples(5) {
 			out, err := r.inside(ctx, flowScript, func(host, port string) []string {
-				return []string{direction, host, port, strconv.FormatInt(r.o.LargeBytes, 10)}
+				return []string{direction, host, port, strconv.FormatInt(r.o.LargeBytes, 10), strconv.Itoa(flows)}
 			})
 			if err != nil {
 				return err
@@ -170,4 +182,27 @@ func latency(line int, note string) func(*run, context.Context, *Row) error {
 		}
 		return nil
 	}
+}
+
+// netIdle measures how much the daemon grows for each sandbox that idles: its end of the
+// network, and all else that it keeps of one.
+func (r *run) netIdle(ctx context.Context, row *Row) error {
+	if r.host == nil {
+		return r.elsewhere()
+	}
+	if _, err := r.sandbox(ctx); err != nil { // what the first one makes once
+		return err
+	}
+	before, err := r.host.daemonRSS()
+	if err != nil {
+		return err
+	}
+	return r.idle(ctx, func(sandboxes [][]int) error {
+		after, err := r.host.daemonRSS()
+		if err == nil {
+			row.Note = fmt.Sprintf("the daemon's growth with %d sandboxes, garbage included", len(sandboxes))
+			row.add(max(float64(after-before), 0) / 1e6 / float64(len(sandboxes)))
+		}
+		return err
+	})
 }

@@ -239,12 +239,7 @@ func TestFlowsEnd(t *testing.T) {
 	})
 }
 
-// One sandbox's flood costs no other sandbox its network.
-func TestFlood(t *testing.T) {
-	in := newInternet(t)
-	s := newServer(t, "--dns-servers", "203.0.113.53")
-	loud, quiet := s.create(nil, in), s.create(nil, in)
-	flood := `nohup timeout 20 python3 -c "
+const floodScript = `nohup timeout 20 python3 -c "
 import socket, threading
 def syn():
     while True:
@@ -263,9 +258,21 @@ def dns():
         s.sendto(bytes.fromhex('000701000001000000000000036f6e65047465737400000100 01'.replace(' ', '')), ('192.0.0.1', 53))
 for f in (syn, udp, dns): threading.Thread(target=f).start()
 " >/tmp/flood 2>&1 & sleep 0.5`
-	if r, err := loud.Run(t.Context(), shell(flood)); err != nil || r.ExitCode != 0 {
+
+// flood makes a sandbox send as much as it can for 20 s.
+func flood(t testing.TB, sb *client.Sandbox) {
+	t.Helper()
+	if r, err := sb.Run(t.Context(), shell(floodScript)); err != nil || r.ExitCode != 0 {
 		t.Fatalf("%v %+v", err, r)
 	}
+}
+
+// One sandbox's flood costs no other sandbox its network.
+func TestFlood(t *testing.T) {
+	in := newInternet(t)
+	s := newServer(t, "--dns-servers", "203.0.113.53")
+	loud, quiet := s.create(nil, in), s.create(nil, in)
+	flood(t, loud)
 	for range 3 {
 		out := try(t, quiet, true, a("tcp", "203.0.113.7", 7000), a("url", "http://api.test/"), a("dns", "192.0.0.1", "same.test"), a("udp", "203.0.113.7", 7000))
 		for i, want := range []string{"hello\n", "api.test at", "NOERROR", "hello"} {

@@ -280,7 +280,7 @@ until grep -q listens /tmp/listens; do sleep 0.01; done`))
 }
 
 // sentry finds the process of a sandbox that holds its network.
-func sentry(t *testing.T, id string) int {
+func sentry(t testing.TB, id string) int {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
