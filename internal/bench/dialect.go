@@ -35,6 +35,7 @@ func dialect(path func(id, file string) string) func(*run, context.Context, *Row
 				return 0, err
 			}
 			request.Header.Set("Authorization", "Bearer "+token)
+			request.Header.Set("X-Access-Token", token)
 			answer, err := http.DefaultClient.Do(request)
 			if err != nil {
 				return 0, err
@@ -69,3 +70,5 @@ func dialect(path func(id, file string) string) func(*run, context.Context, *Row
 func declawFile(id, file string) string {
 	return "/sandboxes/" + id + "/files?username=user&path=" + url.QueryEscape(file)
 }
+
+func superserveFile(_, file string) string { return "/superserve/files?path=" + url.QueryEscape(file) }

@@ -112,6 +112,9 @@ func (e *Engine) create(ctx context.Context, req CreateRequest) (*ringfence.Sand
 			return &row, token, nil
 		}
 	}
+	if row.Deadlines.OnTimeout == ringfence.OnTimeoutPause {
+		row.ExpiresAt = time.Time{} // a start cannot be paused: the time begins when it runs
+	}
 	if err := e.Store.CreateSandbox(ctx, &row); err != nil {
 		return nil, "", err
 	}
@@ -224,7 +227,12 @@ func (b *box) start(ctx context.Context, template ringfence.Template, object str
 		conn.Close() // the first error counts
 		return err
 	}
-	if err := b.moveLocked(ringfence.StateRunning, ringfence.ReasonNone, ""); err != nil {
+	row = b.sandbox() // its deadlines may have been changed
+	expires := row.ExpiresAt
+	if row.Deadlines.OnTimeout == ringfence.OnTimeoutPause {
+		expires = row.Deadlines.Expires(now())
+	}
+	if err := b.moveWith(ringfence.Move{To: ringfence.StateRunning, ExpiresAt: expires}); err != nil {
 		conn.Close() // the first error counts
 		return err
 	}

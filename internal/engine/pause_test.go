@@ -464,3 +464,14 @@ func TestFixedTimeout(t *testing.T) {
 		t.Errorf("it has %v left", left)
 	}
 }
+
+// A start that takes longer than the time that a sandbox may run does not end it when what
+// comes then is a pause.
+func TestTimeoutBeginsWithTheRun(t *testing.T) {
+	m := newMachine(t)
+	d := m.start(fake.Options{StartDelay: 300 * time.Millisecond})
+	sb := m.create(d, engine.CreateRequest{Deadlines: ringfence.Deadlines{Timeout: 100 * time.Millisecond, OnTimeout: ringfence.OnTimeoutPause}})
+	if !sb.ExpiresAt.After(sb.StartedAt) {
+		t.Errorf("it began at %v and ends at %v", sb.StartedAt, sb.ExpiresAt)
+	}
+}

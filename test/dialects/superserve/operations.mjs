@@ -91,7 +91,7 @@ operation("Sandbox.list", async () => {
 })
 operation("Sandbox.list(metadata)", async () => {
 	assert.deepEqual((await Sandbox.list({ metadata: { owner: mine, ü: "ö" } })).map((each) => each.id), [made.tagged.id])
-	assert.deepEqual(await Sandbox.list({ metadata: { owner: "you" } }), [])
+	assert.deepEqual(await Sandbox.list({ metadata: { owner: "nobody" } }), [])
 })
 operation("Sandbox.get_info", async () => {
 	const info = await made.tagged.getInfo()
@@ -175,7 +175,7 @@ operation("commands.run(cwd, env)", async () => {
 	assert.equal((await run("pwd")).stdout, "/home/user\n")
 })
 operation("commands.run(timeout)", async () => {
-	assert.deepEqual(await run("echo begun; sleep 100", { timeoutMs: 4000 }), { stdout: "begun\n", stderr: "", exitCode: 124 })
+	assert.deepEqual(await run("echo begun; sleep 100", { timeoutMs: 6000 }), { stdout: "begun\n", stderr: "", exitCode: 124 })
 })
 operation("commands.run in the background", async () => {
 	assert.equal((await run("(sleep 2; echo later > /tmp/later) & echo now")).stdout, "now\n")
@@ -200,7 +200,7 @@ operation("commands.run(on_stdout, on_stderr)", async () => {
 	assert(out.length > 1)
 })
 operation("commands.run(on_stdout, timeout)", async () => {
-	assert.deepEqual(await run("echo begun; sleep 100", { timeoutMs: 4000, onStdout: () => {} }), { stdout: "begun\n", stderr: "", exitCode: 124 })
+	assert.deepEqual(await run("echo begun; sleep 100", { timeoutMs: 6000, onStdout: () => {} }), { stdout: "begun\n", stderr: "", exitCode: 124 })
 })
 operation("commands.run wakes a paused sandbox", async () => {
 	await made.main.pause()
@@ -218,7 +218,7 @@ operation("commands.spawn", async () => {
 	assert.deepEqual([await session.wait(), seen], [{ stdout: want, stderr: "end\n", exitCode: 5 }, want])
 })
 operation("commands.spawn(cwd, env, timeout)", async () => {
-	const session = await made.main.commands.spawn("pwd; echo $A; sleep 100", { cwd: "/tmp", env: { A: "b" }, timeoutMs: 4000 })
+	const session = await made.main.commands.spawn("pwd; echo $A; sleep 100", { cwd: "/tmp", env: { A: "b" }, timeoutMs: 6000 })
 	assert.deepEqual(await session.wait(), { stdout: "/tmp\nb\n", stderr: "", exitCode: 124 })
 })
 operation("session.kill", async () => {

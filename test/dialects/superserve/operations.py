@@ -154,7 +154,7 @@ def _():
 @operation("Sandbox.list(metadata)")
 def _():
     assert [info.id for info in Sandbox.list(metadata={"owner": MINE, "ü": "ö"})] == [sandbox("tagged").id]
-    assert Sandbox.list(metadata={"owner": "you"}) == []
+    assert Sandbox.list(metadata={"owner": "nobody"}) == []
 
 
 @operation("Sandbox.list(status, limit, offset)", "python")
@@ -321,7 +321,7 @@ def _():
 
 @operation("commands.run(timeout)")
 def _():
-    result = sandbox().commands.run("echo begun; sleep 100", timeout_seconds=4)
+    result = sandbox().commands.run("echo begun; sleep 100", timeout_seconds=6)
     assert (result.stdout, result.exit_code) == ("begun\n", 124)
 
 
@@ -356,7 +356,7 @@ def _():
 
 @operation("commands.run(on_stdout, timeout)")
 def _():
-    result = sandbox().commands.run("echo begun; sleep 100", on_stdout=lambda text: None, timeout_seconds=4)
+    result = sandbox().commands.run("echo begun; sleep 100", on_stdout=lambda text: None, timeout_seconds=6)
     assert (result.stdout, result.exit_code) == ("begun\n", 124)
 
 
@@ -385,7 +385,7 @@ async def _():
 @operation("commands.spawn(cwd, env, timeout)")
 async def _():
     s = await AsyncSandbox.connect(sandbox().id)
-    session = await s.commands.spawn("pwd; echo $A; sleep 100", cwd="/tmp", env={"A": "b"}, timeout_seconds=4)
+    session = await s.commands.spawn("pwd; echo $A; sleep 100", cwd="/tmp", env={"A": "b"}, timeout_seconds=6)
     result = await session.wait()
     assert result.stdout == "/tmp\nb\n" and result.exit_code == 124, result
 

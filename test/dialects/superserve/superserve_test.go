@@ -20,7 +20,14 @@ var packages = []world.Package{
 	{Run: "typescript-0.8.1", Lock: "packages/typescript-0.8.1"},
 }
 
-func TestMain(m *testing.M) { world.Main(m, packages...) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	// Most of what the programs do is to wait: one beside the other for each core takes too long.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	world.Main(m, packages...)
+}
 
 var update = flag.Bool("update", false, "write docs/compatibility/superserve.md")
 
@@ -70,12 +77,81 @@ func script(p world.Package, name string) string {
 	return name + ".mjs"
 }
 
-func TestOperations(t *testing.T) {
+// The programs go on beside each other, each with the packages that it is done with.
+func TestPackages(t *testing.T) {
+	w := start(t)
+	each := func(name string, packages []world.Package, test func(*testing.T, *world.World, world.Package)) {
+		for _, p := range packages {
+			t.Run(name+"/"+p.Run, func(t *testing.T) {
+				t.Parallel()
+				test(t, w, p)
+			})
+		}
+	}
+	each("operations", packages, operations)
+	each("stress", packages[1:], stress)
+	each("page", packages, page)
+}
+
+// operations does what the table says.
+func operations(t *testing.T, w *world.World, p world.Package) {
+	w.Operations(t, p, superserve.Operations, script(p, "operations"), environment(t, w, p)...)
+}
+
+// stress kills and pauses sandboxes under commands, lets clients leave, and has 50 of them
+// at once: the program says what is to come of each.
+func stress(t *testing.T, w *world.World, p world.Package) {
+	if out, err := w.Program(t, p, script(p, "stress"), environment(t, w, p)...); err != nil || out != "ok\n" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// page does what the page does that the examples are of, as it is written for Superserve's
+// packages: only the import line of the examples is another one, and a type that Node.js
+// would not take.
+func page(t *testing.T, w *world.World, p world.Package) {
+	example, replace := "../../../examples/python/superserve_page.py", []string{"from ringfence import", "from superserve import"}
+	if !strings.HasPrefix(p.Run, "python") {
+		example = "../../../examples/typescript/superserve_page.ts"
+		replace = []string{`from "@ringfence/sdk"`, `from "@superserve/sdk"`, "(code: string)", "(code)"}
+	}
+	raw, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(raw)
+	for i := 0; i < len(replace); i += 2 {
+		if strings.Count(text, replace[i]) != 1 {
+			t.Fatalf("%q is not once in %s", replace[i], example)
+		}
+		text = strings.ReplaceAll(text, replace[i], replace[i+1])
+	}
+	file := filepath.Join(t.TempDir(), script(p, "page"))
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := w.Program(t, p, file, environment(t, w, p)...)
+	if err != nil || !strings.Contains(out, "count  4.000000  4.000000") || !strings.HasSuffix(strings.TrimSpace(out), "540") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Without the preload the packages call their vendor. This is what the documentation warns
+// of, and shows that the other tests would notice.
+func TestWithoutPreload(t *testing.T) {
 	w := start(t)
 	for _, p := range packages {
-		t.Run(p.Run, func(t *testing.T) {
-			t.Parallel()
-			w.Operations(t, p, superserve.Operations, script(p, "operations"), environment(t, w, p)...)
-		})
+		var env []string
+		for _, v := range environment(t, w, p) {
+			if !strings.HasPrefix(v, "PYTHONPATH=") && !strings.HasPrefix(v, "NODE_OPTIONS=") {
+				env = append(env, v)
+			}
+		}
+		if _, err := w.Program(t, p, script(p, "leak"), env...); err == nil {
+			t.Errorf("%s: a command ran", p.Run)
+		}
+		if seen := strings.Join(world.Noticed(), "\n"); !strings.Contains(seen, "looked up sandbox.superserve.ai.") {
+			t.Errorf("%s: noticed %q", p.Run, seen)
+		}
 	}
 }

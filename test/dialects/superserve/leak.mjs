@@ -1,0 +1,3 @@
+import { Sandbox } from "@superserve/sdk"
+
+await (await Sandbox.create({ name: "x" })).commands.run("true")

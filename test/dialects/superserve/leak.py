@@ -1,0 +1,3 @@
+from superserve import Sandbox
+
+Sandbox.create(name="x").commands.run("true")
