@@ -17,6 +17,8 @@ type NetworkPolicy struct {
 	// AllowInternetAccess: nil when the caller did not say; false denies all that
 	// AllowOut does not match.
 	AllowInternetAccess *bool
+	// ClosedPorts: nothing outside reaches a port of the sandbox, with a key neither.
+	ClosedPorts bool
 }
 
 // Verdict is what became of a flow.

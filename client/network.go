@@ -23,7 +23,7 @@ func (s *Sandbox) Network(ctx context.Context) (ringfence.NetworkPolicy, error) 
 // new flows at once; flows that it denies are cut. Errors: invalid_argument names the
 // bad entry. It needs an API key: a sandbox's access token does not open it.
 func (s *Sandbox) UpdateNetwork(ctx context.Context, p ringfence.NetworkPolicy) error {
-	body := wireNetwork{AllowOut: p.AllowOut, DenyOut: p.DenyOut, AllowInternetAccess: p.AllowInternetAccess}
+	body := wireNetwork{AllowOut: p.AllowOut, DenyOut: p.DenyOut, AllowInternetAccess: p.AllowInternetAccess, ClosedPorts: p.ClosedPorts}
 	return s.c.call(ctx, request{method: http.MethodPut, path: s.path("/network"), body: body, idempotent: true, what: "change the network policy"}, nil)
 }
 
@@ -122,5 +122,5 @@ func (w wireFlow) flow() ringfence.NetworkFlow {
 }
 
 func (w wireNetwork) policy() ringfence.NetworkPolicy {
-	return ringfence.NetworkPolicy{AllowOut: w.AllowOut, DenyOut: w.DenyOut, AllowInternetAccess: w.AllowInternetAccess}
+	return ringfence.NetworkPolicy{AllowOut: w.AllowOut, DenyOut: w.DenyOut, AllowInternetAccess: w.AllowInternetAccess, ClosedPorts: w.ClosedPorts}
 }

@@ -155,7 +155,7 @@ func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) 
 		body.AutoResume = &no
 	}
 	if n := o.Network; n != nil {
-		body.Network = &wireNetwork{AllowOut: n.AllowOut, DenyOut: n.DenyOut, AllowInternetAccess: n.AllowInternetAccess}
+		body.Network = &wireNetwork{AllowOut: n.AllowOut, DenyOut: n.DenyOut, AllowInternetAccess: n.AllowInternetAccess, ClosedPorts: n.ClosedPorts}
 	}
 	var w wireSandbox
 	r := request{method: http.MethodPost, path: "/v1/sandboxes", body: body, what: "create a sandbox"}
@@ -261,6 +261,7 @@ type wireNetwork struct {
 	AllowOut            []string `json:"allow_out,omitempty"`
 	DenyOut             []string `json:"deny_out,omitempty"`
 	AllowInternetAccess *bool    `json:"allow_internet_access,omitempty"`
+	ClosedPorts         bool     `json:"closed_ports,omitempty"`
 }
 
 type wireSandbox struct {
@@ -298,7 +299,7 @@ func (w wireSandbox) handle(c *Client) *Sandbox {
 	info := Info{
 		ID: w.ID, Name: w.Name, Template: w.Template, State: w.State, Reason: w.Reason, Detail: w.Detail,
 		VCPU: w.VCPU, MemoryMiB: w.MemoryMiB, DiskMiB: w.DiskMiB, Metadata: w.Metadata, User: w.User, WorkDir: w.WorkDir,
-		Network:   ringfence.NetworkPolicy{AllowOut: w.Network.AllowOut, DenyOut: w.Network.DenyOut, AllowInternetAccess: w.Network.AllowInternetAccess},
+		Network:   ringfence.NetworkPolicy{AllowOut: w.Network.AllowOut, DenyOut: w.Network.DenyOut, AllowInternetAccess: w.Network.AllowInternetAccess, ClosedPorts: w.Network.ClosedPorts},
 		CreatedAt: w.CreatedAt.Time, StartedAt: w.StartedAt.Time, EndedAt: w.EndedAt.Time, ExpiresAt: w.ExpiresAt.Time,
 		PausedAt: w.PausedAt.Time, IdleAt: w.IdleAt.Time, DeleteAt: w.DeleteAt.Time,
 		Deadlines: ringfence.Deadlines{OnTimeout: w.OnTimeout, AutoDelete: span(w.AutoDeleteSeconds), NoAutoResume: !w.AutoResume},

@@ -35,7 +35,7 @@ func (c *call) putNetwork() error {
 }
 
 func networkWire(p ringfence.NetworkPolicy) networkBody {
-	return networkBody{list(p.AllowOut), list(p.DenyOut), p.AllowInternetAccess}
+	return networkBody{list(p.AllowOut), list(p.DenyOut), p.AllowInternetAccess, p.ClosedPorts}
 }
 
 type flowBody struct {

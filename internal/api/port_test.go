@@ -437,3 +437,29 @@ func TestPublicPortWakes(t *testing.T) {
 	pause()
 	s.refused(s.browser("GET", s.path("/")), 409, ringfence.CodeSandboxPaused, "")
 }
+
+// A policy that closes the ports closes them to those who have a key as well, also on what
+// was published, until another policy opens them.
+func TestClosedPorts(t *testing.T) {
+	s := newServing(t)
+	at := "/v1/sandboxes/" + s.id
+	set := func(policy string, want any) {
+		t.Helper()
+		if got := s.send("PUT", at+"/network", policy); got.StatusCode != 200 || got.json(t)["closed_ports"] != want {
+			t.Fatalf("%d %s", got.StatusCode, got.body)
+		}
+	}
+	if got := s.send("PUT", at+"/ports/8000", `{"public":true}`); got.StatusCode != 200 {
+		t.Fatal(got.body)
+	}
+	set(`{"closed_ports":true}`, true)
+	for _, got := range []reply{s.send("GET", s.path("/new"), ""), s.browser("GET", s.path("/newer"))} {
+		if got.StatusCode != http.StatusForbidden || !strings.Contains(string(got.body), "permission_denied") {
+			t.Errorf("%d %s", got.StatusCode, got.body)
+		}
+	}
+	set(`{}`, nil)
+	if got := s.send("GET", s.path("/again"), ""); got.StatusCode != 200 {
+		t.Errorf("%d %s", got.StatusCode, got.body)
+	}
+}

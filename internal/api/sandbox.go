@@ -30,6 +30,7 @@ type networkBody struct {
 	AllowOut            []string `json:"allow_out"`
 	DenyOut             []string `json:"deny_out"`
 	AllowInternetAccess *bool    `json:"allow_internet_access"`
+	ClosedPorts         bool     `json:"closed_ports,omitempty"`
 }
 
 type createBody struct {

@@ -25,10 +25,11 @@ type policyJSON struct {
 	AllowOut            []string `json:"allow_out"`
 	DenyOut             []string `json:"deny_out"`
 	AllowInternetAccess *bool    `json:"allow_internet_access"`
+	ClosedPorts         bool     `json:"closed_ports,omitempty"`
 }
 
 func policyOf(p ringfence.NetworkPolicy) policyJSON {
-	return policyJSON{append([]string{}, p.AllowOut...), append([]string{}, p.DenyOut...), p.AllowInternetAccess}
+	return policyJSON{append([]string{}, p.AllowOut...), append([]string{}, p.DenyOut...), p.AllowInternetAccess, p.ClosedPorts}
 }
 
 func (a *App) printPolicy(p ringfence.NetworkPolicy) error {

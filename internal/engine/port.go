@@ -83,7 +83,8 @@ func validPort(port int) error {
 
 // DialPort connects to what listens on a port of a sandbox's own loopback. The
 // connection has CloseWrite. Errors: not_found, sandbox_ended, port_not_listening,
-// resource_exhausted (too many connections), unavailable.
+// permission_denied (the sandbox's policy closes its ports), resource_exhausted (too many
+// connections), unavailable.
 func (e *Engine) DialPort(ctx context.Context, project, id string, port int) (net.Conn, error) {
 	if err := validPort(port); err != nil {
 		return nil, err
@@ -91,6 +92,10 @@ func (e *Engine) DialPort(ctx context.Context, project, id string, port int) (ne
 	b, err := e.reach(ctx, project, id)
 	if err != nil {
 		return nil, err
+	}
+	if b.sandbox().Network.ClosedPorts {
+		return nil, ringfence.Errorf(ringfence.CodePermissionDenied, "the ports of the sandbox are closed to everybody outside").
+			WithHint("its network policy says closed_ports")
 	}
 	if b.ports.connections.Add(1) > ringfence.MaxPortConnections {
 		b.ports.connections.Add(-1)

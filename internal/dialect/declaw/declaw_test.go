@@ -310,7 +310,6 @@ func TestRefused(t *testing.T) {
 		`{"security":{"custom_policy":{"policy_ref":"x@v1"}}}`:                 "custom_policy",
 		`{"volumes":[{"volume_id":"v"}],"vault_refs":{"A":"vault://x"}}`:       "vault_refs, volumes",
 		`{"network":{"mask_request_host":"a.b"}}`:                              "network.mask_request_host",
-		policy(`{"network":{"allow_public_traffic":false}}`):                   "network.allow_public_traffic",
 	} {
 		if e := want[errorBody](w, 400, "POST", "/sandboxes", body); !strings.Contains(e.Message, names) {
 			t.Errorf("%s: %s", body, e.Message)

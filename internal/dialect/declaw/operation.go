@@ -112,8 +112,7 @@ var Operations = []d.Operation{
 		How: "`*.suffix` does not match the bare name; private networks stay closed unless the operator opens them"},
 	{Group: "Network", Name: "create(network, security.network)", Route: "POST /sandboxes", Support: d.Works},
 	{Group: "Network", Name: "create(network) without sense", Route: "POST /sandboxes", Support: d.Works},
-	{Group: "Network", Name: "create(allow_public_traffic)", Route: "POST /sandboxes", Support: d.Refused,
-		How: "there is no such switch yet; ports need an API key in any case", Error: invalidError, Message: "network.allow_public_traffic"},
+	{Group: "Network", Name: "create(allow_public_traffic)", Route: "POST /sandboxes", Support: d.Works},
 	{Group: "Network", Name: "create(mask_request_host)", Route: "POST /sandboxes", Support: d.Refused,
 		How: "a program in a sandbox is called `localhost` and its port", Error: invalidError, Message: "network.mask_request_host"},
 

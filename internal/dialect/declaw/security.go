@@ -102,13 +102,11 @@ func (n *networkBody) policy() (p ringfence.NetworkPolicy, refused []string) {
 	if n == nil {
 		return p, nil
 	}
-	if n.AllowPublicTraffic != nil && !*n.AllowPublicTraffic {
-		refused = append(refused, "network.allow_public_traffic: false")
-	}
 	if n.MaskRequestHost != nil && *n.MaskRequestHost != "" {
 		refused = append(refused, "network.mask_request_host")
 	}
-	return ringfence.NetworkPolicy{AllowOut: entries(n.AllowOut), DenyOut: entries(n.DenyOut)}, refused
+	closed := n.AllowPublicTraffic != nil && !*n.AllowPublicTraffic
+	return ringfence.NetworkPolicy{AllowOut: entries(n.AllowOut), DenyOut: entries(n.DenyOut), ClosedPorts: closed}, refused
 }
 
 // everywhere is all addresses and names.
@@ -126,5 +124,6 @@ func entries(list []string) []string {
 }
 
 func networkWire(p ringfence.NetworkPolicy) networkBody {
-	return networkBody{AllowOut: append([]string{}, p.AllowOut...), DenyOut: append([]string{}, p.DenyOut...)}
+	open := !p.ClosedPorts
+	return networkBody{AllowOut: append([]string{}, p.AllowOut...), DenyOut: append([]string{}, p.DenyOut...), AllowPublicTraffic: &open}
 }

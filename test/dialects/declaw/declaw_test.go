@@ -88,3 +88,16 @@ func TestOperations(t *testing.T) {
 		})
 	}
 }
+
+// Sandboxes that are killed under what runs in them, and fifty clients at once.
+func TestStress(t *testing.T) {
+	w := world.New(t)
+	for p, script := range map[world.Package]string{python170: "stress.py", typescript130: "stress.mjs"} {
+		t.Run(p.Run, func(t *testing.T) {
+			t.Parallel()
+			if out, err := w.Program(t, p, script, environment(w)...); err != nil || out != "done\n" {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
