@@ -301,6 +301,19 @@ def test_a_server_that_dies_during_a_command(sdk: Sdk, tmp_path: Path, callbacks
 
 
 @pytest.mark.gvisor
+def test_a_command_that_was_paused_is_joined_by_its_tag(server: Server) -> None:
+    with ringfence.Sandbox.create(api_key=server.key, base_url=server.url) as sandbox:
+        pipe = "/tmp/pipe"
+        command = f"mkfifo {pipe}; echo begun; read line < {pipe}; echo $line; exit 3"
+        with pytest.raises(ringfence.SandboxPausedError):
+            sandbox.commands.run(command, tag="job", timeout=None, on_stdout=lambda _: sandbox.pause())
+        sandbox.resume()
+        sandbox.commands.run(f"echo go > {pipe}").check()
+        result = sandbox.commands.connect("tag:job").wait(timeout=60)
+        assert (result.stdout, result.exit_code) == ("begun\ngo\n", 3)
+
+
+@pytest.mark.gvisor
 def test_a_sandbox_and_its_object_outlive_the_server(sdk: Sdk, tmp_path: Path) -> None:
     server = Server(tmp_path)
     server.start()

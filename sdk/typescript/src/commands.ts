@@ -164,6 +164,8 @@ export class Commands {
    * @throws TypeError when an option is unknown, said twice or of the wrong type; nothing was sent then
    * @throws {@link InvalidArgumentError} when the directory or the user does not exist, or a value is out of range
    * @throws {@link SandboxEndedError} when the sandbox ended before or during the command
+   * @throws {@link SandboxPausedError} when it was paused during the command, or is paused and not to be woken; the command
+   * goes on after the resume, {@link Commands.list} has it, and {@link Commands.connect} joins it, by its tag for one
    * @throws {@link NotFoundError} when there is no such sandbox
    * @throws {@link APIConnectionError} when the connection broke: the command is killed then, and what it did
    * until then is unknown

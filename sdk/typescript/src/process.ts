@@ -208,6 +208,8 @@ export class Process implements AsyncDisposable, AsyncIterable<Output> {
    * Gives the output from {@link Process.position} on, until the process has ended.
    *
    * @throws {@link SandboxEndedError} when the sandbox ended, and the process with it
+   * @throws {@link SandboxPausedError} when the sandbox was paused, and the process with it; iterate again to go on after
+   * the resume
    * @throws {@link APIConnectionError} when the connection broke and could not be made again for half a minute
    */
   [Symbol.asyncIterator](): AsyncGenerator<Output, void, undefined> {
@@ -220,6 +222,7 @@ export class Process implements AsyncDisposable, AsyncIterable<Output> {
    * @throws {@link APITimeoutError} when the time passed; the process goes on, and nothing is lost: a later call goes on
    * where this one was
    * @throws {@link SandboxEndedError} when the sandbox ended, and the process with it
+   * @throws {@link SandboxPausedError} when the sandbox was paused, and the process with it; nothing is lost then either
    */
   async wait(options?: WaitOptions): Promise<CommandResult> {
     const where = "process.wait";

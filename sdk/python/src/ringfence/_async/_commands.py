@@ -112,6 +112,8 @@ class AsyncCommands:
         Raises:
             InvalidArgumentError: cwd or user does not exist in the sandbox, or an option is out of its range.
             SandboxEndedError: the sandbox ended, before or while the command ran.
+            SandboxPausedError: it was paused while the command ran, or is paused and not to be woken. The command goes
+                on after the resume: `list()` has it, and `connect()` joins it, by its tag for one.
             APIConnectionError: the connection broke; what became of the command is unknown, but the server
                 kills a command whose caller is gone. The call is never repeated by itself.
             TypeError, ValueError: an option is wrong; nothing was sent.

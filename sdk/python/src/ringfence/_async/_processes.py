@@ -106,6 +106,7 @@ class AsyncProcess:
 
         Raises:
             SandboxEndedError: the sandbox ended, and the process with it.
+            SandboxPausedError: the sandbox was paused, and the process with it. Iterate again after the resume.
             APIConnectionError: the connection broke and could not be made again for half a minute.
         """
         async with contextlib.aclosing(self._follow(None)) as output:
@@ -133,6 +134,7 @@ class AsyncProcess:
             APITimeoutError: timeout passed; also a builtin TimeoutError. What came until then is not lost: a later call
                 goes on where this one was, and the log holds the rest.
             SandboxEndedError: the sandbox ended, and the process with it.
+            SandboxPausedError: the sandbox was paused, and the process with it; as with APITimeoutError.
         """
         call = "process.wait"
         seconds = None if timeout is None else check.number(call, "timeout", timeout)

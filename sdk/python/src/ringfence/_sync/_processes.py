@@ -107,6 +107,7 @@ class Process:
 
         Raises:
             SandboxEndedError: the sandbox ended, and the process with it.
+            SandboxPausedError: the sandbox was paused, and the process with it. Iterate again after the resume.
             APIConnectionError: the connection broke and could not be made again for half a minute.
         """
         with contextlib.closing(self._follow(None)) as output:
@@ -134,6 +135,7 @@ class Process:
             APITimeoutError: timeout passed; also a builtin TimeoutError. What came until then is not lost: a later call
                 goes on where this one was, and the log holds the rest.
             SandboxEndedError: the sandbox ended, and the process with it.
+            SandboxPausedError: the sandbox was paused, and the process with it; as with APITimeoutError.
         """
         call = "process.wait"
         seconds = None if timeout is None else check.number(call, "timeout", timeout)
