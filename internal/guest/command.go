@@ -374,11 +374,18 @@ func executable(file string) int {
 
 // innerPID returns the number of a process in its own namespace.
 func innerPID(pid int) int {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	// With plain system calls: package os makes four times as many for a file of /proc.
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/status", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return pid
 	}
-	if _, rest, ok := bytes.Cut(b, []byte("\nNSpid:")); ok {
+	defer unix.Close(fd)
+	b := make([]byte, 4<<10)
+	n, err := unix.Read(fd, b)
+	if err != nil {
+		return pid
+	}
+	if _, rest, ok := bytes.Cut(b[:n], []byte("\nNSpid:")); ok {
 		line, _, _ := bytes.Cut(rest, []byte("\n"))
 		if f := bytes.Fields(line); len(f) > 0 {
 			if n, err := strconv.Atoi(string(f[len(f)-1])); err == nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -41,35 +42,34 @@ func TestLongSilence(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	t.Run("ways", func(t *testing.T) {
-		t.Run("command", func(t *testing.T) {
-			t.Parallel()
-			var out bytes.Buffer
-			r, err := sb.Run(ctx, client.Command{Shell: shell, Stdout: &out, Timeout: client.NoTimeout})
-			check("a command", out.String(), r, err)
-		})
-		t.Run("session", func(t *testing.T) {
-			t.Parallel()
-			session, err := sb.StartSession(ctx, client.ProcessOptions{Shell: shell}, client.SessionOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer session.Close()
-			var out bytes.Buffer
-			r, err := session.Copy(&out, nil)
-			check("a session", out.String(), r, err)
-		})
-		t.Run("follower", func(t *testing.T) {
-			t.Parallel()
-			p, err := sb.StartProcess(ctx, client.ProcessOptions{Shell: shell})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var out bytes.Buffer
-			r, err := p.Follow(ctx, client.FollowOptions{Stdout: &out})
-			check("a follower", out.String(), r, err)
-		})
+	var ways sync.WaitGroup
+	ways.Go(func() {
+		var out bytes.Buffer
+		r, err := sb.Run(ctx, client.Command{Shell: shell, Stdout: &out, Timeout: client.NoTimeout})
+		check("a command", out.String(), r, err)
 	})
+	ways.Go(func() {
+		session, err := sb.StartSession(ctx, client.ProcessOptions{Shell: shell}, client.SessionOptions{})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer session.Close()
+		var out bytes.Buffer
+		r, err := session.Copy(&out, nil)
+		check("a session", out.String(), r, err)
+	})
+	ways.Go(func() {
+		p, err := sb.StartProcess(ctx, client.ProcessOptions{Shell: shell})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		var out bytes.Buffer
+		r, err := p.Follow(ctx, client.FollowOptions{Stdout: &out})
+		check("a follower", out.String(), r, err)
+	})
+	ways.Wait()
 	if took := time.Since(began); took < silence {
 		t.Errorf("it took %v", took)
 	}
