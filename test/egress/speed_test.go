@@ -63,46 +63,28 @@ func TestManyNetworks(t *testing.T) {
 		}
 	}
 	idle := residentMB(t, s.cmd.Process.Pid)
-	script := `import socket
-held = [socket.create_connection(("203.0.113.7", 7000), 60) for _ in range(10)]
+	const script = `nohup python3 -u -c "
+import socket, time
+held = [socket.create_connection(('203.0.113.7', 7000), 60) for _ in range(10)]
 for round in range(3):
-    for s in held: s.sendall(b"x" * 1000)
+    for s in held: s.sendall(b'x' * 1000)
     for s in held:
-        got = b""
+        got = b''
         while len(got) < 1000: got += s.recv(1000)
-print(len(held))
-input()`
-	var wg, held sync.WaitGroup
-	release := make(chan struct{})
+print('held')
+time.sleep(3600)
+" >/tmp/held 2>&1 &
+until grep -q held /tmp/held; do kill -0 $! || { cat /tmp/held; exit 1; }; sleep 0.1; done`
+	var wg sync.WaitGroup
 	for i, sb := range boxes {
-		held.Add(1)
 		wg.Go(func() {
-			stdin, w := io.Pipe()
-			said := sync.OnceFunc(held.Done)
-			defer said()
-			go func() {
-				<-release
-				io.WriteString(w, "\n")
-				w.Close()
-			}()
-			out := writer(func(b []byte) { said() })
-			r, err := sb.Run(t.Context(), client.Command{Args: []string{"python3", "-u", "-c", script}, Stdin: stdin, Stdout: out, Timeout: 10 * time.Minute})
-			if err != nil || r.ExitCode != 0 {
+			if r, err := sb.Run(t.Context(), client.Command{Shell: script, Timeout: 10 * time.Minute}); err != nil || r.ExitCode != 0 {
 				t.Errorf("sandbox %d: %v %+v", i, err, r)
 			}
 		})
 	}
-	held.Wait()
-	t.Logf("%d sandboxes: %.2f MB of the daemon for each idle, %.2f MB with 10 flows", count, (idle-before)/float64(count), (residentMB(t, s.cmd.Process.Pid)-before)/float64(count))
-	close(release)
 	wg.Wait()
-}
-
-type writer func([]byte)
-
-func (w writer) Write(b []byte) (int, error) {
-	w(b)
-	return len(b), nil
+	t.Logf("%d sandboxes: %.2f MB of the daemon for each idle, %.2f MB with 10 flows", count, (idle-before)/float64(count), (residentMB(t, s.cmd.Process.Pid)-before)/float64(count))
 }
 
 func residentMB(t testing.TB, pid int) float64 {
@@ -158,10 +140,11 @@ const latencyScript = `
 import socket, time
 for name, f in (("connect", lambda: socket.create_connection(("203.0.113.7", 7000)).close()), ("lookup", lambda: socket.getaddrinfo("api.test", 80))):
     ts = []
-    for _ in range(300):
+    for _ in range(200):
         t = time.perf_counter(); f(); ts.append((time.perf_counter() - t) * 1e3)
+        time.sleep(0.015) # below the limits
     ts.sort()
-    print("%s %.2f ms, p95 %.2f ms, p99 %.2f ms" % (name, ts[150], ts[285], ts[297]))
+    print("%s %.2f ms, p95 %.2f ms, p99 %.2f ms" % (name, ts[100], ts[190], ts[198]))
 `
 
 // BenchmarkGateway prints what the gateway does: go test -bench . ./test/egress -run xxx.
