@@ -95,6 +95,8 @@ func (s *session) serve() {
 	switch {
 	case err == nil:
 		s.finish(map[string]any{"exit_code": exit.ExitCode, "finished": true})
+	case s.r.Context().Err() != nil: // the server ends
+		_ = s.conn.Close(websocket.StatusGoingAway, reason(message(context.Cause(s.r.Context()))))
 	case s.ctx.Err() != nil: // the client left, and the process was killed
 	default:
 		s.refuse(err)
