@@ -98,7 +98,7 @@ var allowedEdges = map[string][]string{
 	"internal/api":                {"internal/engine", "internal/archive", "internal/dialect", "internal/output", "api"},
 	"internal/dialect":            {"internal/engine"},
 	"internal/dialect/declaw":     {"internal/dialect", "internal/engine", "internal/output"},
-	"internal/dialect/superserve": {"internal/dialect", "internal/engine", "internal/archive"},
+	"internal/dialect/superserve": {"internal/dialect", "internal/engine", "internal/archive", "internal/output"},
 	"internal/output":             {},
 	"internal/api/apitest":        {"internal/api", "internal/dialect", "internal/engine", "internal/driver/fake", "internal/snapshot", "internal/sqlite"}, // for tests
 	"api":                         {},

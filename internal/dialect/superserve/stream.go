@@ -11,6 +11,7 @@ import (
 
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/dialect"
+	"ringfence.dev/ringfence/internal/output"
 )
 
 // maxChunk is how much output one event holds, in bytes.
@@ -97,7 +98,7 @@ func (e *events) Output(stream ringfence.Stream, _ uint64, data []byte) error {
 	}
 	for len(data) > 0 {
 		piece := data[:min(len(data), maxChunk)]
-		if n := incomplete(piece); n > 0 {
+		if n := output.SplitCharacter(piece); n > 0 {
 			piece = piece[:len(piece)-n]
 			if len(data) <= maxChunk {
 				e.held[stream] = bytes.Clone(data[len(piece):])
@@ -119,19 +120,6 @@ func (e *events) Lost(bytes, _ uint64) error {
 		return err
 	}
 	return e.flush()
-}
-
-// incomplete returns how many bytes at the end are the beginning of a character.
-func incomplete(b []byte) int {
-	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
-		if tail := b[len(b)-n:]; utf8.RuneStart(tail[0]) {
-			if utf8.FullRune(tail) {
-				return 0
-			}
-			return n
-		}
-	}
-	return 0
 }
 
 func (e *events) text(stream ringfence.Stream, data []byte) error {
