@@ -49,6 +49,7 @@ func TestPage(t *testing.T) {
 	w := world.New(t)
 	for _, p := range packages {
 		t.Run(p.Run, func(t *testing.T) {
+			t.Parallel()
 			script := page(t, "python/declaw_page.py", "from ringfence import Sandbox", "from declaw import Sandbox")
 			if p == typescript130 {
 				script = w.Compile(t, p, page(t, "typescript/declaw_page.ts", `from "@ringfence/sdk"`, `from "@declaw/sdk"`))
