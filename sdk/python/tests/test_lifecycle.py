@@ -213,9 +213,9 @@ def test_another_access_token(sdk: Sdk) -> None:
 
 
 def test_the_network_policy_is_read(sdk: Sdk) -> None:
-    policy = {"allow_out": ["a.example"], "deny_out": [], "allow_internet_access": False}
+    policy = {"allow_out": ["a.example"], "deny_out": [], "allow_internet_access": False, "closed_ports": True}
     sandbox, server = sandbox_of(sdk, answer(policy))
-    assert sandbox.get_network() == ringfence.NetworkConfig(["a.example"], [], allow_internet_access=False)
+    assert sandbox.get_network() == ringfence.NetworkConfig(["a.example"], [], False, closed_ports=True)
     assert asked(server) == ("GET", f"/v1/sandboxes/{SANDBOX}/network")
 
 

@@ -54,7 +54,7 @@ def test_create_sends_all_that_was_said(sdk: Sdk) -> None:
         vcpu=1,
         memory_mib=512,
         disk_mib=100,
-        network=ringfence.NetworkConfig(deny_out=["0.0.0.0/0"], allow_internet_access=False),
+        network=ringfence.NetworkConfig(deny_out=["0.0.0.0/0"], allow_internet_access=False, closed_ports=True),
         idle_timeout_seconds=5,
         auto_delete_seconds=6.5,
         client=client_of(sdk, server),
@@ -69,7 +69,12 @@ def test_create_sends_all_that_was_said(sdk: Sdk) -> None:
         "vcpu": 1,
         "memory_mib": 512,
         "disk_mib": 100,
-        "network": {"allow_out": [], "deny_out": ["0.0.0.0/0"], "allow_internet_access": False},
+        "network": {
+            "allow_out": [],
+            "deny_out": ["0.0.0.0/0"],
+            "allow_internet_access": False,
+            "closed_ports": True,
+        },
         "idle_timeout_seconds": 5,
         "auto_delete_seconds": 6.5,
     }
@@ -256,6 +261,8 @@ def test_wrong_network_options() -> None:
         ringfence.NetworkConfig(deny_out="0.0.0.0/0")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="allow_internet_access"):
         ringfence.NetworkConfig(allow_internet_access="no")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="closed_ports"):
+        ringfence.NetworkConfig(closed_ports=1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="deny"):
         ringfence.NetworkConfig(deny=["0.0.0.0/0"])  # type: ignore[call-arg]
 

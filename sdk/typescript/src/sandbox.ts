@@ -40,6 +40,8 @@ export interface NetworkConfig {
   denyOut?: string[] | undefined;
   /** `false`: nothing may be reached but what `allowOut` names. */
   allowInternetAccess?: boolean | undefined;
+  /** `true`: nothing outside reaches a port of the sandbox, with an API key neither. Default false. */
+  closedPorts?: boolean | undefined;
 }
 
 /** Options of {@link Sandbox.create}. */
@@ -744,10 +746,11 @@ async function* pages<T>(
 function networkField(where: string, network: unknown): Record<string, unknown> | undefined {
   if (network === undefined) return undefined;
   const at = `${where}: network`;
-  const given = checkOptions(at, network, ["allowOut", "denyOut", "allowInternetAccess"]);
+  const given = checkOptions(at, network, ["allowOut", "denyOut", "allowInternetAccess", "closedPorts"]);
   return {
     allow_out: optionalStrings(at, given, "allowOut"),
     deny_out: optionalStrings(at, given, "denyOut"),
     allow_internet_access: optionalBoolean(at, given, "allowInternetAccess"),
+    closed_ports: optionalBoolean(at, given, "closedPorts"),
   };
 }

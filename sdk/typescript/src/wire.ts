@@ -32,6 +32,8 @@ export interface NetworkInfo {
   denyOut: string[];
   /** null: the caller did not say. */
   allowInternetAccess: boolean | null;
+  /** Whether nothing outside reaches a port of the sandbox. */
+  closedPorts: boolean;
 }
 
 /** A sandbox as the server described it at one instant. Times are exact to the millisecond. */
@@ -84,6 +86,7 @@ export function networkInfo(value: unknown): NetworkInfo {
     allowOut: strings(wire["allow_out"]),
     denyOut: strings(wire["deny_out"]),
     allowInternetAccess: typeof allow === "boolean" ? allow : null,
+    closedPorts: wire["closed_ports"] === true,
   };
 }
 

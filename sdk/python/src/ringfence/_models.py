@@ -126,17 +126,20 @@ class NetworkConfig:
             "*.example.com") and "~" with an RE2 expression for a whole name, that may be reached.
         deny_out: the same, for what may not.
         allow_internet_access: False denies everything that allow_out does not name. Default None: not said.
+        closed_ports: True lets nothing outside reach a port of the sandbox, with an API key neither. Default False.
     """
 
     allow_out: tuple[str, ...] = ()
     deny_out: tuple[str, ...] = ()
     allow_internet_access: bool | None = None
+    closed_ports: bool = False
 
     def __init__(
         self,
         allow_out: list[str] | tuple[str, ...] | None = None,
         deny_out: list[str] | tuple[str, ...] | None = None,
         allow_internet_access: bool | None = None,
+        closed_ports: bool = False,
     ) -> None:
         for name, value in (("allow_out", allow_out), ("deny_out", deny_out)):
             entries = () if value is None else value
@@ -148,12 +151,20 @@ class NetworkConfig:
                 f"NetworkConfig: allow_internet_access must be a bool or None, got {allow_internet_access!r}"
             )
         object.__setattr__(self, "allow_internet_access", allow_internet_access)
+        if not isinstance(closed_ports, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"NetworkConfig: closed_ports must be a bool, got {closed_ports!r}")
+        object.__setattr__(self, "closed_ports", closed_ports)
 
     @staticmethod
     def _from_json(value: object) -> NetworkConfig:
         r = _Reader(value, "network")
         allow = r.raw("allow_internet_access")
-        return NetworkConfig(r.texts("allow_out"), r.texts("deny_out"), allow if isinstance(allow, bool) else None)
+        return NetworkConfig(
+            r.texts("allow_out"),
+            r.texts("deny_out"),
+            allow if isinstance(allow, bool) else None,
+            r.raw("closed_ports") is True,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -292,11 +292,15 @@ test("another access token", async () => {
 
 test("the network policy is read", async () => {
   const [sandbox] = await sandboxAndWire();
-  const asked = answers([200, { allow_out: ["a.example"], deny_out: [], allow_internet_access: false }]);
+  const asked = answers([
+    200,
+    { allow_out: ["a.example"], deny_out: [], allow_internet_access: false, closed_ports: true },
+  ]);
   assert.deepEqual(await sandbox.getNetwork(), {
     allowOut: ["a.example"],
     denyOut: [],
     allowInternetAccess: false,
+    closedPorts: true,
   });
   assert.equal(asked[0]?.call, `GET /v1/sandboxes/${sandbox.id}/network`);
 });

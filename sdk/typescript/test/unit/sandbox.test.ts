@@ -36,7 +36,7 @@ describe("Sandbox.create", () => {
       vcpu: 1,
       memoryMib: 512,
       diskMib: 1024,
-      network: { denyOut: ["0.0.0.0/0"], allowInternetAccess: false },
+      network: { denyOut: ["0.0.0.0/0"], allowInternetAccess: false, closedPorts: true },
     });
     assert.deepEqual(server().last().json, {
       name: "code-interpreter",
@@ -48,7 +48,7 @@ describe("Sandbox.create", () => {
       vcpu: 1,
       memory_mib: 512,
       disk_mib: 1024,
-      network: { deny_out: ["0.0.0.0/0"], allow_internet_access: false },
+      network: { deny_out: ["0.0.0.0/0"], allow_internet_access: false, closed_ports: true },
     });
     assert.match(sandbox.id, /^[a-z0-9]{20}$/);
     assert.equal(sandbox.sandboxId, sandbox.id);
@@ -410,7 +410,7 @@ describe("a sandbox's life", () => {
       metadata: {},
       user: "root",
       workDir: "/home/user",
-      network: { allowOut: [], denyOut: [], allowInternetAccess: null },
+      network: { allowOut: [], denyOut: [], allowInternetAccess: null, closedPorts: false },
       createdAt: new Date("2026-11-30T20:00:00.123Z"),
       startedAt: new Date("2026-11-30T20:00:00.200Z"),
       endedAt: null,

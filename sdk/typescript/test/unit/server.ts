@@ -179,7 +179,7 @@ export class FakeServer {
       });
     }
     const network = (seen.json["network"] ?? {}) as Record<string, unknown>;
-    refuseUnknown(network, "allow_out deny_out allow_internet_access");
+    refuseUnknown(network, "allow_out deny_out allow_internet_access closed_ports");
     const id = randomBytes(10).toString("hex");
     const token = randomBytes(32).toString("hex");
     const wire = {

@@ -493,6 +493,8 @@ def _policy(call: str, network: NetworkConfig) -> dict[str, Any]:
     policy: dict[str, Any] = {"allow_out": [*network.allow_out], "deny_out": [*network.deny_out]}
     if network.allow_internet_access is not None:
         policy["allow_internet_access"] = network.allow_internet_access
+    if network.closed_ports:
+        policy["closed_ports"] = True
     return policy
 
 
