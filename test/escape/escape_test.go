@@ -126,7 +126,7 @@ func start(t *testing.T, d driver.Driver, image string) sandbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := gate.Attach(spec.ID, link, policy); err != nil {
+	if _, err := gate.Attach(spec.ID, link, policy, new(gateway.History)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { gate.Close() })
