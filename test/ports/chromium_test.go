@@ -46,7 +46,7 @@ func newBrowser(t *testing.T) *browser {
 	cmd := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--no-proxy-server",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 		"--remote-debugging-port=0", "--user-data-dir="+dir, "about:blank")
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var log strings.Builder
 	cmd.Stderr = &log
@@ -57,6 +57,10 @@ func newBrowser(t *testing.T) *browser {
 	t.Cleanup(func() {
 		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		cmd.Wait()
+		// The others write into the directory until they are gone.
+		for end := time.Now().Add(patience); syscall.Kill(-cmd.Process.Pid, 0) == nil && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
 		if t.Failed() {
 			t.Logf("chromium: %.2000s", log.String())
 		}
