@@ -3,30 +3,10 @@ package bench
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"ringfence.dev/ringfence/client"
 )
-
-// createExecPool measures create → first command done with time between for the pool to
-// fill again.
-func (r *run) createExecPool(ctx context.Context, row *Row) error {
-	row.Note = "of a server that was started with --pool; without one it is a restore"
-	for i := range r.samples(20) + 1 {
-		if err := wait(ctx, 1500*time.Millisecond); err != nil {
-			return err
-		}
-		took, err := r.createAndRun(ctx)
-		if err != nil {
-			return err
-		}
-		if i > 0 {
-			row.addTime(took)
-		}
-	}
-	return nil
-}
 
 // createAndRun makes a sandbox, runs true in it and ends it; the end is not timed.
 func (r *run) createAndRun(ctx context.Context) (took time.Duration, err error) {
@@ -42,43 +22,6 @@ func (r *run) createAndRun(ctx context.Context) (took time.Duration, err error) 
 		err = result.Err()
 	}
 	return took, err
-}
-
-// burst measures 100 creates at once, each with its first command.
-func (r *run) burst(ctx context.Context, row *Row) error {
-	row.Note = "of a server that was started with --pool; 100 sandboxes of the template's size have to fit the host"
-	const many = 100
-	for range r.samples(3) {
-		if err := wait(ctx, 20*time.Second); err != nil { // for the pool
-			return err
-		}
-		var wg sync.WaitGroup
-		errs := make([]error, many)
-		made := make([]*client.Sandbox, many)
-		began := time.Now()
-		for i := range many {
-			wg.Go(func() {
-				s, err := r.create(ctx)
-				if err == nil {
-					made[i] = s
-					_, err = s.Run(ctx, client.Command{Shell: "true"})
-				}
-				errs[i] = err
-			})
-		}
-		wg.Wait()
-		took := time.Since(began)
-		for _, s := range made {
-			if s != nil {
-				errs = append(errs, r.kill(ctx, s))
-			}
-		}
-		if err := errors.Join(errs...); err != nil {
-			return err
-		}
-		row.addTime(took)
-	}
-	return nil
 }
 
 // holdMemory starts a program that has 50 MB, and writes 50 MB to the disk.
