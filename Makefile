@@ -43,6 +43,12 @@ bin/ringfence: $(GUEST)
 	@mkdir -p bin
 	go build -trimpath -buildvcs=false -ldflags "$(LDFLAGS)" -o $@ ./cmd/ringfence
 
+# Another build, as tests of upgrades need one, which stops where a test wants it to.
+.PHONY: bin/ringfence-faults
+bin/ringfence-faults: $(GUEST)
+	@mkdir -p bin
+	go build -trimpath -buildvcs=false -tags faultpoints -ldflags "-s -w -X main.version=faults -X gvisor.dev/gvisor/runsc/version.version=ringfence-faults" -o $@ ./cmd/ringfence
+
 # For scripts/demo: builds templates while the sandbox's kernel is still being compiled.
 .PHONY: bin/ringfence-template
 bin/ringfence-template:
@@ -74,7 +80,7 @@ tools: .tools/bin/golangci-lint
 	cd / && GOBIN=$(CURDIR)/.tools/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 
 .PHONY: soak
-soak: build template ## what takes longer than the tests may: fuzzing, many sandboxes, repeated kills
+soak: build bin/ringfence-faults template ## what takes longer than the tests may: fuzzing, many sandboxes, repeated kills
 	@scripts/soak
 
 .PHONY: bench

@@ -11,6 +11,7 @@ type Template struct {
 	Env       map[string]string
 	User      string // default user of commands
 	WorkDir   string // default working directory of commands
+	Ready     string // shell command that has to succeed before sandboxes are handed out; empty: none
 	Size      Size
 	Recipe    string // SHA-256 of the recipe that made it, in hex
 	BuiltAt   time.Time

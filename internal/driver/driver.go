@@ -67,6 +67,10 @@ type Driver interface {
 	// control groups, mounts and files. It is called once, before anything else.
 	Recover(ctx context.Context) ([]Instance, error)
 
+	// Collect removes what was kept for checkpoints alone that are gone: all that are left
+	// are in these directories.
+	Collect(checkpoints []string) error
+
 	// Close releases what the driver holds in this process. Instances go on.
 	Close() error
 }
@@ -83,6 +87,8 @@ type Instance interface {
 	// is stuck, and returns its exit status and at most 64 KiB of its output.
 	Rescue(ctx context.Context, argv []string) (status int, output []byte, err error)
 
+	// Pause stops all that runs inside, and Resume lets it go on. Both are idempotent, also
+	// after a daemon that died during one of them.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
 

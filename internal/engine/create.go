@@ -182,13 +182,17 @@ func (e *Engine) source(ctx context.Context, req *CreateRequest) (template ringf
 
 // start brings a sandbox up until it is running and on record as such.
 func (b *box) start(ctx context.Context, template ringfence.Template, object string, checkUser bool) error {
-	ctx, cancel := context.WithTimeout(ctx, startDeadline)
+	within := startDeadline
+	if template.Ready != "" && object == "" {
+		within += readyDeadline
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	// Whoever ends the sandbox, or the engine, interrupts its start.
 	defer context.AfterFunc(b.ctx, cancel)()
 	defer context.AfterFunc(b.e.ctx, cancel)()
 	row := b.sandbox()
-	conn, err := b.e.launch(ctx, b.e.spec(b.id, template, row.Size), template, object, func(inst driver.Instance) {
+	conn, booted, err := b.e.launch(ctx, b.e.spec(b.id, template, row.Size), template, object, func(inst driver.Instance) {
 		b.mu.Lock()
 		b.inst = inst
 		b.mu.Unlock()
@@ -211,6 +215,12 @@ func (b *box) start(ctx context.Context, template ringfence.Template, object str
 	if err := conn.Identity(ctx, b.e.identity(row, template)); err != nil {
 		conn.Close() // the first error counts
 		return err
+	}
+	if booted {
+		if err := makeReady(ctx, conn, template); err != nil {
+			conn.Close() // the first error counts
+			return err
+		}
 	}
 	if checkUser {
 		// Nothing else asks whether the template has this user before the first command.

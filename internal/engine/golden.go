@@ -21,6 +21,12 @@ import (
 // left alone.
 const goldenRetry = time.Minute
 
+// A golden snapshot waits until nobody has used a sandbox for goldenQuiet, or for goldenLatest.
+const (
+	goldenQuiet  = 400 * time.Millisecond
+	goldenLatest = 5 * time.Second
+)
+
 // maxGolden bounds the golden snapshots; those made first go first.
 const maxGolden = 32
 
@@ -53,7 +59,7 @@ func (e *Engine) goldenKey(template ringfence.Template, size ringfence.Size) str
 	if e.ColdBoot || e.Snapshots == nil || !caps.Checkpoint {
 		return ""
 	}
-	raw, err := json.Marshal([]any{caps.Build, template.Image, template.ImagePath, template.User, size, e.MaxProcs})
+	raw, err := json.Marshal([]any{caps.Build, template.Image, template.ImagePath, template.User, template.Ready, size, e.MaxProcs})
 	if err != nil {
 		return ""
 	}
@@ -63,42 +69,43 @@ func (e *Engine) goldenKey(template ringfence.Template, size ringfence.Size) str
 
 // launch starts the instance of a sandbox and attaches to its agent: from the golden
 // snapshot of its template where there is one that works, else from the image. With an
-// object it is restored from that and nothing else. started is called as soon as there is an instance, and again when another one takes its place.
-func (e *Engine) launch(ctx context.Context, spec driver.Spec, template ringfence.Template, object string, started func(driver.Instance)) (*guestlink.Conn, error) {
+// object it is restored from that and nothing else. booted: its ready command has not run. started is called as soon as there is an instance, and again when another one takes its place.
+func (e *Engine) launch(ctx context.Context, spec driver.Spec, template ringfence.Template, object string, started func(driver.Instance)) (conn *guestlink.Conn, booted bool, err error) {
 	if object != "" {
 		inst, err := e.restoreObject(ctx, spec, object)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		started(inst)
 		e.at("launch.started")
-		return attach(ctx, inst)
+		conn, err = attach(ctx, inst)
+		return conn, false, err
 	}
 	key := e.goldenKey(template, spec.Size)
 	if inst, err := e.restoreGolden(ctx, key, spec); inst != nil || err != nil {
 		if err == nil {
 			started(inst)
 			e.at("launch.started")
-			var conn *guestlink.Conn
 			if conn, err = attach(ctx, inst); err == nil {
-				return conn, nil
+				return conn, false, nil
 			}
 			started(nil)
 			err = errors.Join(err, inst.Kill(context.WithoutCancel(ctx)))
 		}
 		if ctx.Err() != nil {
-			return nil, err
+			return nil, false, err
 		}
 		e.Log.Warn("cannot restore a golden snapshot; booting the image instead", "template", template.Name, "sandbox", spec.ID, "error", err)
 		e.dropGolden(key)
 	}
 	inst, err := e.Driver.Create(ctx, spec)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	started(inst)
 	e.at("launch.started")
-	return attach(ctx, inst)
+	conn, err = attach(ctx, inst)
+	return conn, true, err
 }
 
 func (e *Engine) restoreObject(ctx context.Context, spec driver.Spec, object string) (driver.Instance, error) {
@@ -154,6 +161,7 @@ func (e *Engine) wantGolden(template ringfence.Template, size ringfence.Size) {
 		return
 	}
 	e.wg.Go(func() {
+		e.awaitIdle()
 		began := time.Now()
 		err := e.makeGolden(key, template, size)
 		g.mu.Lock()
@@ -173,6 +181,42 @@ func (e *Engine) wantGolden(template ringfence.Template, size ringfence.Size) {
 	})
 }
 
+// awaitIdle returns when nobody has created a sandbox or called one for a moment, so that a
+// golden snapshot is not made beside the first create of its template and what it is for;
+// or when that has not come for a while.
+func (e *Engine) awaitIdle() {
+	tick := time.NewTicker(goldenQuiet / 8)
+	defer tick.Stop()
+	latest := time.After(goldenLatest)
+	for quiet := time.Now(); time.Since(quiet) < goldenQuiet; {
+		select {
+		case <-tick.C:
+			if e.busy() {
+				quiet = time.Now()
+			}
+		case <-latest:
+			return
+		case <-e.ctx.Done():
+			return
+		}
+	}
+}
+
+// busy reports whether a sandbox is being created or used.
+func (e *Engine) busy() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.starting > 0 {
+		return true
+	}
+	for _, b := range e.live {
+		if b.calls.Load() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // makeGolden boots a sandbox that nobody owns, saves it when its agent is ready, and
 // ends it. It has no name, no environment and no token: what is in the snapshot is in
 // every sandbox of the template.
@@ -188,7 +232,7 @@ func (e *Engine) makeGolden(key string, template ringfence.Template, size ringfe
 		return err
 	}
 	defer done()
-	ctx, cancel := context.WithTimeout(e.ctx, startDeadline)
+	ctx, cancel := context.WithTimeout(e.ctx, startDeadline+readyDeadline)
 	defer cancel()
 	spec := e.spec(ringfence.NewSandboxID(), template, size)
 	spec.Hostname = ""
@@ -227,6 +271,9 @@ func (e *Engine) warm(ctx context.Context, conn *guestlink.Conn, inst driver.Ins
 		return err
 	}
 	if _, err := conn.StatFile(ctx, guestproto.FilePath{Path: "/", User: template.User}); err != nil {
+		return err
+	}
+	if err := makeReady(ctx, conn, template); err != nil {
 		return err
 	}
 	if !e.Driver.Capabilities().Rescue {
@@ -325,6 +372,11 @@ func (e *Engine) collectSnapshots() {
 				err = errors.Join(err, e.Snapshots.Remove(object))
 			}
 		}
+		var left []string
+		for object := range e.Snapshots.Objects() {
+			left = append(left, e.Snapshots.Path(object))
+		}
+		err = errors.Join(err, e.Driver.Collect(left))
 	}
 	if err != nil {
 		e.Log.Warn("cannot remove snapshots that nothing needs", "error", err)

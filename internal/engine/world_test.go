@@ -21,13 +21,13 @@ import (
 
 const project = ringfence.DefaultProject
 
-type templates struct{}
+type templates struct{ ready string }
 
-func (templates) Lookup(name string) (ringfence.Template, error) {
+func (t templates) Lookup(name string) (ringfence.Template, error) {
 	if name != "code-interpreter" {
 		return ringfence.Template{}, ringfence.Errorf(ringfence.CodeTemplateNotFound, "there is no template %q", name)
 	}
-	return ringfence.Template{Name: name, ImagePath: "/nowhere", User: "root", WorkDir: "/", Env: map[string]string{"FROM": "template", "T": "1"},
+	return ringfence.Template{Name: name, ImagePath: "/nowhere", User: "root", WorkDir: "/", Ready: t.ready, Env: map[string]string{"FROM": "template", "T": "1"},
 		Size: ringfence.Size{VCPU: 2, MemoryMiB: 2048, DiskMiB: 8192}}, nil
 }
 func (templates) List() ([]ringfence.Template, error) { return nil, nil }
@@ -39,7 +39,8 @@ type machine struct {
 	host      *fake.Host
 	boot      string
 	wrap      func(driver.Driver) driver.Driver
-	golden    bool // make golden snapshots
+	ready     string // the template's ready command
+	golden    bool   // make golden snapshots
 	pool      map[string]int
 	quota     engine.Quota
 	queue     time.Duration
@@ -116,7 +117,7 @@ func (m *machine) start(o fake.Options) *daemon {
 		m.t.Fatal(err)
 	}
 	e, err := engine.Open(context.Background(), engine.Options{
-		Store: store, Driver: drv, Templates: templates{}, Snapshots: snapshots, ColdBoot: !m.golden, Pool: m.pool, Quota: m.quota, QueueFor: m.queue, At: m.point, Log: slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Store: store, Driver: drv, Templates: templates{m.ready}, Snapshots: snapshots, ColdBoot: !m.golden, Pool: m.pool, Quota: m.quota, QueueFor: m.queue, At: m.point, Log: slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Max: ringfence.Size{VCPU: 4, MemoryMiB: 4096, DiskMiB: 10_000}, MaxProcs: 100, ReserveMiB: 1000, Host: m,
 	})
 	if err != nil {

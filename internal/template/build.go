@@ -229,7 +229,7 @@ func (b *builder) make(ctx context.Context, r *Recipe, key string, base *ringfen
 	}
 	made := ringfence.Template{
 		Name: r.Name, Aliases: r.Aliases, Image: hash, ImagePath: b.store.ImagePath(hash), Env: t.env, User: t.user,
-		WorkDir: t.workDir, Size: t.size, Recipe: key, BuiltAt: time.Now(),
+		WorkDir: t.workDir, Ready: t.ready, Size: t.size, Recipe: key, BuiltAt: time.Now(),
 	}
 	if err := b.publish(image, made, r.Summary); err != nil {
 		return Result{}, err
@@ -267,7 +267,7 @@ func (t *tree) inherit(base *ringfence.Template) {
 	t.size = ringfence.Size{VCPU: ringfence.DefaultVCPU, MemoryMiB: ringfence.DefaultMemoryMiB, DiskMiB: ringfence.DefaultDiskMiB}
 	if base != nil {
 		maps.Copy(t.env, base.Env)
-		t.user, t.workDir, t.size = base.User, base.WorkDir, base.Size
+		t.user, t.workDir, t.ready, t.size = base.User, base.WorkDir, base.Ready, base.Size
 	}
 	maps.Copy(t.env, r.Env)
 	if r.User != "" {
@@ -275,6 +275,9 @@ func (t *tree) inherit(base *ringfence.Template) {
 	}
 	if r.WorkDir != "" {
 		t.workDir = r.WorkDir
+	}
+	if r.Ready != "" {
+		t.ready = r.Ready
 	}
 	if r.Size.VCPU > 0 {
 		t.size.VCPU = r.Size.VCPU

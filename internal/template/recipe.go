@@ -23,6 +23,9 @@ import (
 // recipeFile is the name of the one file that every recipe has.
 const recipeFile = "template.toml"
 
+// maxReady bounds the ready command, in bytes.
+const maxReady = 4096
+
 // Recipe is how a template is made, as template.toml says it, with the files that
 // lie beside it.
 type Recipe struct {
@@ -31,6 +34,7 @@ type Recipe struct {
 	Summary string            `toml:"summary"`
 	User    string            `toml:"user"`     // empty: the base's, or root
 	WorkDir string            `toml:"work_dir"` // empty: the base's, or /
+	Ready   string            `toml:"ready"`    // shell command; empty: the base's, or none
 	Base    Base              `toml:"base"`
 	Size    RecipeSize        `toml:"size"`
 	Env     map[string]string `toml:"env"` // added to the base's
@@ -218,6 +222,9 @@ func (r *Recipe) problems() []string {
 	}
 	if r.WorkDir != "" && !cleanAbs(r.WorkDir) {
 		bad("work_dir %q must be an absolute, clean path", r.WorkDir)
+	}
+	if len(r.Ready) > maxReady || strings.ContainsRune(r.Ready, 0) {
+		bad("ready must be a shell command of at most %d bytes", maxReady)
 	}
 	if r.Size.VCPU < 0 || r.Size.MemoryMiB < 0 || r.Size.DiskMiB < 0 {
 		bad("[size] must not be negative")

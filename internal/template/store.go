@@ -30,6 +30,7 @@ type record struct {
 	Recipe    string            `json:"recipe"`
 	User      string            `json:"user"`
 	WorkDir   string            `json:"work_dir"`
+	Ready     string            `json:"ready,omitempty"`
 	Env       map[string]string `json:"env"`
 	VCPU      int               `json:"vcpu"`
 	MemoryMiB int64             `json:"memory_mib"`
@@ -172,7 +173,7 @@ func (s Store) read(file string) (ringfence.Template, error) {
 	}
 	return ringfence.Template{
 		Name: r.Name, Aliases: r.Aliases, Image: r.Image, ImagePath: s.ImagePath(r.Image),
-		Env: r.Env, User: r.User, WorkDir: r.WorkDir, Recipe: r.Recipe, BuiltAt: built,
+		Env: r.Env, User: r.User, WorkDir: r.WorkDir, Ready: r.Ready, Recipe: r.Recipe, BuiltAt: built,
 		Size: ringfence.Size{VCPU: r.VCPU, MemoryMiB: r.MemoryMiB, DiskMiB: r.DiskMiB},
 	}, nil
 }
@@ -181,7 +182,7 @@ func (s Store) read(file string) (ringfence.Template, error) {
 func (s Store) write(t ringfence.Template, summary string) error {
 	data, err := json.MarshalIndent(record{
 		Name: t.Name, Aliases: append([]string{}, t.Aliases...), Summary: summary, Image: t.Image, Recipe: t.Recipe,
-		User: t.User, WorkDir: t.WorkDir, Env: t.Env, VCPU: t.Size.VCPU, MemoryMiB: t.Size.MemoryMiB, DiskMiB: t.Size.DiskMiB,
+		User: t.User, WorkDir: t.WorkDir, Ready: t.Ready, Env: t.Env, VCPU: t.Size.VCPU, MemoryMiB: t.Size.MemoryMiB, DiskMiB: t.Size.DiskMiB,
 		BuiltAt: ringfence.FormatTime(t.BuiltAt),
 	}, "", "  ")
 	if err != nil {

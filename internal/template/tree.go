@@ -35,6 +35,7 @@ type tree struct {
 	env     map[string]string
 	user    string
 	workDir string
+	ready   string
 	size    ringfence.Size
 }
 

@@ -79,16 +79,28 @@ func RequireTemplate(t testing.TB, name string) ringfence.Template {
 // test must not build itself: it is what is shipped that is tested.
 func RequireBinary(t testing.TB) string {
 	t.Helper()
+	return requireBuilt(t, "ringfence", "build")
+}
+
+// RequireFaultBinary returns the path of the other build, which stops where a test wants
+// it to; see cmd/ringfence, point_faults.go.
+func RequireFaultBinary(t testing.TB) string {
+	t.Helper()
+	return requireBuilt(t, "ringfence-faults", "bin/ringfence-faults")
+}
+
+func requireBuilt(t testing.TB, name, target string) string {
+	t.Helper()
 	dir, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for ; dir != "/"; dir = filepath.Dir(dir) {
-		path := filepath.Join(dir, "bin", "ringfence")
+		path := filepath.Join(dir, "bin", name)
 		if _, err := os.Stat(path); err == nil {
 			return path
 		}
 	}
-	missing(t, "bin/ringfence: run `make build`")
+	missing(t, "bin/%s: run `make %s`", name, target)
 	return ""
 }

@@ -31,7 +31,9 @@ type world struct {
 	dir    string // data directory
 	listen string
 	key    string
+	binary string
 	flags  []string
+	sizes  map[string]bool // that sandboxes were made in of a template
 	env    []string
 	c      *client.Client
 	d      *daemon // that runs now
@@ -71,7 +73,7 @@ func newWorld(t *testing.T, flags ...string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, dir: filepath.Join(dir, "data"), listen: free.Addr().String(), key: ringfence.NewAPIKey(), flags: flags}
+	w := &world{t: t, dir: filepath.Join(dir, "data"), listen: free.Addr().String(), key: ringfence.NewAPIKey(), flags: flags, sizes: map[string]bool{}, binary: testenv.RequireBinary(t)}
 	free.Close()
 	if w.c, err = client.New(client.Options{BaseURL: "http://" + w.listen, APIKey: w.key}); err != nil {
 		t.Fatal(err)
@@ -111,7 +113,7 @@ func tail(s string, n int) string {
 func (w *world) launch() *daemon {
 	w.t.Helper()
 	args := append([]string{"serve", "--listen", w.listen, "--data-dir", w.dir, "--template-dir", testenv.TemplateDir()}, w.flags...)
-	d := &daemon{cmd: exec.Command(testenv.RequireBinary(w.t), args...), out: &buffer{}, err: &buffer{}, exited: make(chan struct{}), started: time.Now()}
+	d := &daemon{cmd: exec.Command(w.binary, args...), out: &buffer{}, err: &buffer{}, exited: make(chan struct{}), started: time.Now()}
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.err
 	d.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "RINGFENCE_API_KEY=" + w.key, "SECRET_OF_THE_DAEMON=7f3a"}, w.env...)
 	if err := d.cmd.Start(); err != nil {
@@ -227,8 +229,26 @@ func (w *world) create(o client.CreateOptions) *client.Sandbox {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	if o.Snapshot == "" {
+		w.sizes[fmt.Sprint(o.Template, o.VCPU, o.MemoryMiB, o.DiskMiB)] = true
+		w.awaitGolden()
+	}
 	w.settle()
 	return sb
+}
+
+// awaitGolden waits until the golden snapshots are made that sandboxes start from from now on.
+func (w *world) awaitGolden() {
+	w.t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		golden, err := filepath.Glob(filepath.Join(w.dir, "snapshots", "golden", "*.json"))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if len(golden) >= len(w.sizes) || strings.Contains(w.d.err.String(), "cannot make a golden snapshot") {
+			return
+		}
+	}
 }
 
 // settle waits until the daemon has done what it does in the background after a

@@ -143,6 +143,9 @@ func (d *Driver) Recover(context.Context) ([]driver.Instance, error) {
 	return found, nil
 }
 
+// Collect has nothing to remove.
+func (d *Driver) Collect([]string) error { return nil }
+
 // Close lets go of the sandboxes; they go on.
 func (d *Driver) Close() error {
 	d.o.Host.mu.Lock()

@@ -91,8 +91,8 @@ func (d *donor) closeAll() {
 // the guest, move the whole daemon through the sandbox's control group, and
 // refuse a file-backed writable layer without a gofer (decision 0001).
 //
-// started is called once the process exists and before it runs.
-func (d *Driver) boot(ctx context.Context, dir string, spec driver.Spec, oci *specs.Spec, started func(pid int) error) (s *sentry, err error) {
+// program is the build of Ringfence that is the sentry. started is called once the process exists and before it runs.
+func (d *Driver) boot(ctx context.Context, dir string, spec driver.Spec, oci *specs.Spec, program string, flags []string, started func(pid int) error) (s *sentry, err error) {
 	raw, err := json.Marshal(oci)
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (d *Driver) boot(ctx context.Context, dir string, spec driver.Spec, oci *sp
 	defer syncR.Close()
 
 	pidfd := -1
-	cmd := exec.Command("/proc/self/exe")
+	cmd := exec.Command(program)
 	// Nothing of the daemon's. Most of what a sentry allocates to boot stays in use, and
 	// collecting it again and again took a fifth of the time of a create. Later it
 	// collects as usual: what it holds counts against the sandbox's hard limit.
@@ -167,7 +167,7 @@ func (d *Driver) boot(ctx context.Context, dir string, spec driver.Spec, oci *sp
 	if err != nil {
 		return nil, err
 	}
-	cmd.Args = append([]string{gatedArgv0, "--root=" + dir}, sentryFlags...)
+	cmd.Args = append([]string{gatedArgv0, "--root=" + dir}, flags...)
 	cmd.Args = append(cmd.Args, don.args[logArgs:]...)
 	cmd.Args = append(cmd.Args, "boot", "--bundle="+dir, "--setup-root", "--apply-caps=true")
 	cmd.Args = append(cmd.Args, don.args[:logArgs]...)

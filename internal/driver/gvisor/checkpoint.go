@@ -14,7 +14,6 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 	"gvisor.dev/gvisor/pkg/state/statefile"
 	"gvisor.dev/gvisor/runsc/boot"
-	"gvisor.dev/gvisor/runsc/version"
 
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/driver"
@@ -25,11 +24,12 @@ const manifestFile = "manifest.json"
 // manifest says what a checkpoint is of. gVisor would load a state of another
 // version, or a damaged one, and crash later.
 type manifest struct {
-	Engine string // version of gVisor
-	Image  string // path of the root image
-	Agent  string // path of the agent's image
-	Size   ringfence.Size
-	Files  map[string]string // checksum of each file
+	Built engine
+	CPU   []string // features of the machine
+	Image string   // path of the root image
+	Agent string   // path of the agent's image
+	Size  ringfence.Size
+	Files map[string]string // checksum of each file
 	// Nonce makes every checkpoint another one: the checksums alone do not.
 	Nonce string
 }
@@ -90,7 +90,10 @@ func (i *instance) save(ctx context.Context, dir string) error {
 	if err := i.call(ctx, boot.ContMgrCheckpoint, &opts, nil); err != nil {
 		return err
 	}
-	m := manifest{Engine: version.Version(), Image: st.Spec.ImagePath, Agent: st.Agent, Size: st.Spec.Size, Files: map[string]string{}, Nonce: rand.Text()}
+	if err := i.d.engines.keep(st.Engine, i.pid); err != nil {
+		return err
+	}
+	m := manifest{Built: st.Engine, CPU: cpuFeatures(), Image: st.Spec.ImagePath, Agent: st.Agent, Size: st.Spec.Size, Files: map[string]string{}, Nonce: rand.Text()}
 	for n, name := range names {
 		f := opts.FilePayload.Files[n]
 		if err := f.Sync(); err != nil {
@@ -138,14 +141,15 @@ func (d *Driver) checkManifest(dir string, spec driver.Spec) (*manifest, error) 
 		return nil, unusable("the checkpoint is damaged")
 	}
 	switch {
-	case m.Engine != version.Version():
-		return nil, unusable("the checkpoint is of another version of gVisor")
 	case m.Image != spec.ImagePath:
 		return nil, unusable("the checkpoint is of another image")
 	case m.Size != spec.Size:
 		return nil, unusable("the checkpoint is of another size")
 	case m.Files[checkpointfiles.StateFileName] == "":
 		return nil, unusable("the checkpoint is damaged")
+	}
+	if err := checkCPU(m.CPU); err != nil {
+		return nil, err
 	}
 	if _, err := os.Stat(m.Agent); err != nil {
 		return nil, unusable("the guest agent of the checkpoint is gone")
@@ -164,7 +168,7 @@ func (d *Driver) checkManifest(dir string, spec driver.Spec) (*manifest, error) 
 	return m, nil
 }
 
-func unusable(format string, args ...any) error {
+func unusable(format string, args ...any) *ringfence.Error {
 	return ringfence.Errorf(ringfence.CodeFailedPrecondition, format, args...).WithHint("make a new snapshot")
 }
 

@@ -5,6 +5,7 @@
 // Layout of Options.Dir:
 //
 //	agents/<sha256>.erofs   the guest agent, as an image
+//	engines/<key>           copies of the builds of Ringfence that made checkpoints
 //	sandboxes/<id>/         all that a sandbox has: state, pipes, socket, disk
 //
 // A sandbox has no other trace on the host than its directory, its process (with
@@ -60,6 +61,7 @@ type Driver struct {
 	at      func(point string)
 
 	verified verified
+	engines  engines
 
 	mu        sync.Mutex
 	instances map[string]*instance
@@ -102,6 +104,7 @@ func New(o Options) (*Driver, error) {
 		cgroups:   newCgroups(o.CgroupParent),
 		log:       o.Logger,
 		at:        o.At,
+		engines:   engines{dir: filepath.Join(o.Dir, "engines")},
 		instances: make(map[string]*instance),
 	}, nil
 }
@@ -141,7 +144,7 @@ func (d *Driver) Capabilities() driver.Capabilities {
 
 // Create starts a sandbox from its image.
 func (d *Driver) Create(ctx context.Context, spec driver.Spec) (driver.Instance, error) {
-	return d.start(ctx, spec, d.agent, func(dir string, link *os.File) error { return startGuest(ctx, dir, spec.ID, link) })
+	return d.start(ctx, spec, d.agent, thisEngine(), "/proc/self/exe", func(dir string, link *os.File) error { return startGuest(ctx, dir, spec.ID, link) })
 }
 
 // Restore starts a sandbox from a checkpoint.
@@ -150,12 +153,17 @@ func (d *Driver) Restore(ctx context.Context, spec driver.Spec, from string) (dr
 	if err != nil {
 		return nil, err
 	}
-	return d.start(ctx, spec, m.Agent, func(dir string, link *os.File) error { return restoreGuest(ctx, dir, from, m, link) })
+	program, done, err := d.engines.open(m.Built)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return d.start(ctx, spec, m.Agent, m.Built, program, func(dir string, link *os.File) error { return restoreGuest(ctx, dir, from, m, link) })
 }
 
 // start makes all that a sandbox has, boots its sentry and calls run, which makes
 // the guest go. If anything fails nothing is left.
-func (d *Driver) start(ctx context.Context, spec driver.Spec, agent string, run func(dir string, link *os.File) error) (_ driver.Instance, err error) {
+func (d *Driver) start(ctx context.Context, spec driver.Spec, agent string, eng engine, program string, run func(dir string, link *os.File) error) (_ driver.Instance, err error) {
 	if err := checkSpec(spec); err != nil {
 		return nil, err
 	}
@@ -179,7 +187,7 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec, agent string, run 
 	if err != nil {
 		return nil, err
 	}
-	st := &state{Spec: spec, Agent: agent, BootID: boot, CreatedAt: time.Now()}
+	st := &state{Spec: spec, Agent: agent, Engine: eng, BootID: boot, CreatedAt: time.Now()}
 	if err := st.save(dir); err != nil {
 		return nil, err
 	}
@@ -195,7 +203,7 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec, agent string, run 
 	}
 	d.at("driver.files")
 	oci := ociSpec(spec, agent, filepath.Join(d.dir, "sandboxes"))
-	s, err := d.boot(ctx, dir, spec, oci, func(pid int) error {
+	s, err := d.boot(ctx, dir, spec, oci, program, eng.Flags, func(pid int) error {
 		st.Pid = pid
 		if st.StartTime, err = startTime(pid); err != nil {
 			return err

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/runsc/boot"
 
 	"ringfence.dev/ringfence"
 	"ringfence.dev/ringfence/internal/driver"
@@ -30,6 +29,8 @@ type instance struct {
 	done     chan struct{} // closed once the process has ended
 	released chan struct{} // closed once the driver let go of the instance
 	stderr   *stderrLog
+
+	pausing sync.Mutex // held while the guest is stopped or let go
 
 	mu      sync.Mutex
 	link    *link
@@ -167,14 +168,6 @@ func (i *instance) Link(ctx context.Context) (io.ReadWriteCloser, error) {
 	}
 	i.link = l
 	return l, nil
-}
-
-// Pause stops every task of the guest.
-func (i *instance) Pause(ctx context.Context) error { return i.call(ctx, boot.ContMgrPause, nil, nil) }
-
-// Resume lets them go on.
-func (i *instance) Resume(ctx context.Context) error {
-	return i.call(ctx, boot.ContMgrResume, nil, nil)
 }
 
 // call makes a call to the sentry, and says that the sandbox has ended if that is

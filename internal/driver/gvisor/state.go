@@ -17,6 +17,7 @@ const (
 	diskFile  = "disk"       // the writable layer
 	sentryLog = "sentry.log" // what gVisor has to say when it fails
 	agentLog  = "agent.log"  // the last that the agent wrote to its stderr
+	pauseFile = "paused"     // how far a pause or resume has come
 	emptyDir  = "empty"      // where the sentry looks for a root it does not use
 )
 
@@ -24,6 +25,7 @@ const (
 type state struct {
 	Spec      driver.Spec
 	Agent     string // path of the image of its agent
+	Engine    engine
 	Pid       int
 	StartTime uint64 // of the process, in clock ticks since boot
 	BootID    string // of the host's kernel
