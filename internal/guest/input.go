@@ -175,7 +175,7 @@ func inputProcess(a *agent, ch *channel, req guestproto.ProcessInput) (any, erro
 			case <-closed:
 				// All that came so far was taken, and may well be what ended the
 				// process: "exit" in a shell. The end of it may be on its way.
-				closed, late = nil, time.After(endsWithin)
+				closed, late = nil, time.After(endArrivesWithin)
 			case <-late: // nobody has to write first to be told
 				return nil, p.inputError(errInputClosed)
 			}
@@ -192,12 +192,17 @@ func inputProcess(a *agent, ch *channel, req guestproto.ProcessInput) (any, erro
 		}
 	}
 	if req.Close && closed != nil {
-		if _, err := p.input.write(ch, nil, true); err != nil {
-			return nil, p.inputError(err)
+		// A process that took everything may have ended, and its input with it.
+		if _, err := p.input.write(ch, nil, true); err != nil && !errors.Is(err, errInputClosed) {
+			return nil, err
 		}
 	}
 	return written, nil
 }
+
+// endArrivesWithin is the time in which the end of what was sent is expected to be here,
+// once the process has closed its input.
+const endArrivesWithin = 3 * time.Second
 
 // endsWithin is the time in which a process is expected to end whose pipe broke with it.
 const endsWithin = 200 * time.Millisecond

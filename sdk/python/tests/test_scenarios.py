@@ -35,7 +35,7 @@ RUN = {
     "stream",
 }
 DEADLINES = {"timeout_seconds", "on_timeout", "idle_timeout_seconds", "auto_delete_seconds", "auto_resume"}
-POLICY = {"allow_out", "deny_out", "allow_internet_access"}
+POLICY = {"allow_out", "deny_out", "allow_internet_access", "closed_ports"}
 VERBS: dict[str, set[str]] = {
     "run": RUN,
     "write": {"path", "text", "base64", "repeat", "user", "owner", "mode"},
@@ -356,6 +356,7 @@ def plain(value: Any) -> Any:
             "allow_out": list(value.allow_out),
             "deny_out": list(value.deny_out),
             "allow_internet_access": value.allow_internet_access,
+            "closed_ports": value.closed_ports,
         }
     return value
 

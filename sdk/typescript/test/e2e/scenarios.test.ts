@@ -63,7 +63,7 @@ const optionsOfVerb: Record<string, string> = {
   get_snapshot: "snapshot",
   delete_snapshot: "snapshot",
   restore: "snapshot",
-  update_network: "allow_out deny_out allow_internet_access",
+  update_network: "allow_out deny_out allow_internet_access closed_ports",
   get_network: "",
   network_flows: "verdict",
   start: "command stdin terminal",
