@@ -24,9 +24,10 @@ func TestPauseAndResume(t *testing.T) {
 	w := newWorld(t)
 	d := w.start()
 	sb := w.create(client.CreateOptions{Env: map[string]string{"A": "kept"}, NoAutoResume: true})
-	// A process with a listening socket, a pipe and memory of its own, and a counter.
+	// A counter, and a process that reads a pipe. (It opens the pipe anew for each line, and
+	// finds no line when the last writer has not closed it yet.)
 	w.shell(sb, `nohup sh -c 'n=0; while true; do n=$((n+1)); echo $n > /tmp/count.new; mv /tmp/count.new /tmp/count; sleep 0.05; done' >/dev/null 2>&1 &
-mkfifo /tmp/fifo; nohup sh -c 'while read line < /tmp/fifo; do echo "got $line" >> /tmp/answers; done' >/dev/null 2>&1 &
+mkfifo /tmp/fifo; nohup sh -c 'while :; do read line < /tmp/fifo && echo "got $line" >> /tmp/answers; done' >/dev/null 2>&1 &
 echo tmpfs > /dev/shm/kept; ls -d /tmp/fifo >/dev/null`)
 	// Somebody follows a command when the pause comes.
 	followed := make(chan error, 1)
