@@ -438,6 +438,25 @@ func TestPublicPortWakes(t *testing.T) {
 	s.refused(s.browser("GET", s.path("/")), 409, ringfence.CodeSandboxPaused, "")
 }
 
+// A key of another project gets what it gets for a sandbox that does not exist, also when a
+// connection of the owner's to the port is kept.
+func TestForeignPort(t *testing.T) {
+	s := newServing(t)
+	if err := s.store.EnsureProject(t.Context(), ringfence.Project{ID: "other", Name: "other", CreatedAt: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	_, foreign, err := s.engine.CreateKey(t.Context(), "other", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		s.refused(s.send("GET", s.path("/theirs"), "", "Authorization", "Bearer "+foreign), 404, ringfence.CodeNotFound, "")
+		if got := s.send("GET", s.path("/ours"), ""); got.StatusCode != 200 {
+			t.Fatalf("%d %s", got.StatusCode, got.body)
+		}
+	}
+}
+
 // A policy that closes the ports closes them to those who have a key as well, also on what
 // was published, until another policy opens them.
 func TestClosedPorts(t *testing.T) {
@@ -451,6 +470,12 @@ func TestClosedPorts(t *testing.T) {
 	}
 	if got := s.send("PUT", at+"/ports/8000", `{"public":true}`); got.StatusCode != 200 {
 		t.Fatal(got.body)
+	}
+	// The connections of these are kept for the next request.
+	for _, got := range []reply{s.send("GET", s.path("/warm"), ""), s.browser("GET", s.path("/warmer"))} {
+		if got.StatusCode != 200 {
+			t.Fatalf("%d %s", got.StatusCode, got.body)
+		}
 	}
 	set(`{"closed_ports":true}`, true)
 	for _, got := range []reply{s.send("GET", s.path("/new"), ""), s.browser("GET", s.path("/newer"))} {

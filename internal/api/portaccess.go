@@ -32,6 +32,9 @@ type grant struct {
 	link    string          // the link out of the query, spelled as the cookie's value
 }
 
+// stranger reports whether the request came through a public port, without a credential.
+func (g grant) stranger() bool { return g.closed != nil }
+
 // admitPort finds what lets a request through: a credential, a signed link, the cookie
 // that it left, or that the port is public.
 func (s *Server) admitPort(r *http.Request, p portAddress) (grant, error) {

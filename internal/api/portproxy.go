@@ -58,11 +58,12 @@ func (s *Server) newPortProxy() *httputil.ReverseProxy {
 			if pr == nil || err != nil || !ok {
 				return nil, ringfence.Errorf(ringfence.CodeInternal, "a connection to nowhere")
 			}
-			dial := s.Engine.DialPort
-			if pr.closed != nil { // by a stranger, through a public port
-				dial = s.Engine.DialPublicPort
+			if pr.stranger() { // the sandbox may have been paused since
+				if err := s.Engine.AdmitPort(ctx, pr.project, id, port, true); err != nil {
+					return nil, err
+				}
 			}
-			conn, err := dial(ctx, pr.project, id, port)
+			conn, err := s.Engine.DialPort(ctx, pr.project, id, port)
 			if err != nil {
 				return nil, err
 			}
@@ -170,6 +171,10 @@ func (s *Server) servePort(a *answer, r *http.Request, p portAddress) {
 		r.Body = portBody{rolling{r.Body, a.control, a.stall}, r.Body}
 	}
 	pr := &portRequest{portAddress: p, grant: g, ctx: ctx, in: r, a: a}
+	if err := s.Engine.AdmitPort(ctx, g.project, p.sandbox, p.port, g.stranger()); err != nil {
+		s.refusePort(pr, err)
+		return
+	}
 	a.Header().Del("Cache-Control") // the guest says it
 	if p.own() {
 		a.Header().Del("X-Content-Type-Options")

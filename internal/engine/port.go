@@ -40,15 +40,35 @@ const (
 	wakesAtOnce    = 3
 )
 
-// DialPublicPort is DialPort for somebody without a credential. A paused sandbox is woken
-// only where its owner wants that for the port, and not often. More errors: sandbox_paused.
-func (e *Engine) DialPublicPort(ctx context.Context, project, id string, port int) (net.Conn, error) {
-	if b := e.find(project, id); b != nil {
+// AdmitPort says whether a request may go to a port of a sandbox, which it wakes. It is for
+// each request: the connection that one goes through may be another's that was kept. A
+// stranger has no credential, and wakes a paused sandbox only where its owner wants that
+// for the port, and not often. Errors: those of DialPort, but for port_not_listening;
+// sandbox_paused.
+func (e *Engine) AdmitPort(ctx context.Context, project, id string, port int, stranger bool) error {
+	if b := e.find(project, id); b != nil && stranger {
 		if err := b.admitStranger(port); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return e.DialPort(ctx, project, id, port)
+	_, err := e.reachPort(ctx, project, id, port)
+	return err
+}
+
+// reachPort finds the sandbox whose port is to be reached, if it lets anybody in.
+func (e *Engine) reachPort(ctx context.Context, project, id string, port int) (*box, error) {
+	if err := validPort(port); err != nil {
+		return nil, err
+	}
+	b, err := e.reach(ctx, project, id)
+	if err != nil {
+		return nil, err
+	}
+	if b.sandbox().Network.ClosedPorts {
+		return nil, ringfence.Errorf(ringfence.CodePermissionDenied, "the ports of the sandbox are closed to everybody outside").
+			WithHint("its network policy says closed_ports")
+	}
+	return b, nil
 }
 
 // admitStranger refuses to be woken by somebody without a credential.
@@ -86,16 +106,9 @@ func validPort(port int) error {
 // permission_denied (the sandbox's policy closes its ports), resource_exhausted (too many
 // connections), unavailable.
 func (e *Engine) DialPort(ctx context.Context, project, id string, port int) (net.Conn, error) {
-	if err := validPort(port); err != nil {
-		return nil, err
-	}
-	b, err := e.reach(ctx, project, id)
+	b, err := e.reachPort(ctx, project, id, port)
 	if err != nil {
 		return nil, err
-	}
-	if b.sandbox().Network.ClosedPorts {
-		return nil, ringfence.Errorf(ringfence.CodePermissionDenied, "the ports of the sandbox are closed to everybody outside").
-			WithHint("its network policy says closed_ports")
 	}
 	if b.ports.connections.Add(1) > ringfence.MaxPortConnections {
 		b.ports.connections.Add(-1)
