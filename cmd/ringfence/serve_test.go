@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -26,24 +25,8 @@ import (
 	"ringfence.dev/ringfence/internal/cli"
 	"ringfence.dev/ringfence/internal/config"
 	"ringfence.dev/ringfence/internal/datadir"
+	"ringfence.dev/ringfence/internal/testenv"
 )
-
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
 
 // settings are those of a server over the fake driver, on a free port.
 func settings(t *testing.T) *config.Config {
@@ -57,14 +40,14 @@ func settings(t *testing.T) *config.Config {
 // started is a server that runs until the test ends or stop is called.
 type started struct {
 	url, key string
-	out, log *buffer
+	out, log *testenv.Buffer
 	stop     func() error
 }
 
 func start(t *testing.T, c *config.Config) *started {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &started{out: &buffer{}, log: &buffer{}}
+	s := &started{out: &testenv.Buffer{}, log: &testenv.Buffer{}}
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, c, s.out, s.log) }()
 	s.stop = sync.OnceValue(func() error { cancel(); return <-done })
@@ -164,7 +147,7 @@ func TestTLS(t *testing.T) {
 	if got, err := sb.Files().ReadFile(t.Context(), "/f"); err != nil || string(got) != data {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
-	var out buffer
+	var out testenv.Buffer
 	if r, err := sb.Run(t.Context(), client.Command{Shell: "cat /f", Stdout: &out}); err != nil || r.ExitCode != 0 || out.String() != data {
 		t.Errorf("%+v %v", r, err)
 	}
@@ -247,7 +230,7 @@ func TestWarning(t *testing.T) {
 
 // Every key of the configuration is a flag, and its help shows the default.
 func TestHelpAndFlags(t *testing.T) {
-	var out buffer
+	var out testenv.Buffer
 	app := cli.New(cli.Options{Out: &out, Err: &out, Local: []cli.Local{{Parent: "", Make: serveCommand}, {Parent: "key", Make: keyCreateCommand}, {Parent: "template", Make: templateBuildCommand}}})
 	if code := app.Run(t.Context(), []string{"serve", "--help"}); code != 0 {
 		t.Fatal(code)
@@ -269,7 +252,7 @@ func TestHelpAndFlags(t *testing.T) {
 func TestKeyCreate(t *testing.T) {
 	c := settings(t)
 	s := start(t, c)
-	var out buffer
+	var out testenv.Buffer
 	app := cli.New(cli.Options{Out: &out, Err: &out, Local: []cli.Local{{Parent: "key", Make: keyCreateCommand}}})
 	if code := app.Run(t.Context(), []string{"key", "create", "--data-dir", c.DataDir, "--name", "ci"}); code != 0 {
 		t.Fatalf("%d %s", code, &out)
@@ -295,7 +278,7 @@ func TestKeyCreate(t *testing.T) {
 func TestKeyCreateBeforeTheFirstStart(t *testing.T) {
 	c := settings(t)
 	c.DataDir = filepath.Join(t.TempDir(), "new")
-	var out buffer
+	var out testenv.Buffer
 	app := cli.New(cli.Options{Out: &out, Err: &out, Local: []cli.Local{{Parent: "key", Make: keyCreateCommand}}})
 	if code := app.Run(t.Context(), []string{"key", "create", "--data-dir", c.DataDir}); code != 0 {
 		t.Fatalf("%d %s", code, &out)

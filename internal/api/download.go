@@ -1,8 +1,6 @@
 package api
 
 import (
-	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"mime"
@@ -12,6 +10,7 @@ import (
 	"strings"
 
 	"ringfence.dev/ringfence"
+	"ringfence.dev/ringfence/internal/engine"
 )
 
 // readFile sends a file, or the range of it that the request names.
@@ -74,11 +73,8 @@ func (c *call) sendFile(info ringfence.FileInfo, body io.Reader, wanted byteRang
 		h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", wanted.offset, wanted.offset+length-1, info.Size))
 	}
 	if info.Size == 0 {
-		// It may be empty, or one of those files of /proc that do not know their size.
-		buffered := bufio.NewReader(body)
-		if _, err := buffered.Peek(1); err == nil {
-			length, body = -1, buffered
-		} else if !errors.Is(err, io.EOF) {
+		var err error
+		if length, body, err = engine.ContentLength(info.Size, body); err != nil {
 			return err
 		}
 	}

@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -21,6 +20,7 @@ import (
 	"ringfence.dev/ringfence/internal/engine"
 	"ringfence.dev/ringfence/internal/snapshot"
 	"ringfence.dev/ringfence/internal/sqlite"
+	"ringfence.dev/ringfence/internal/testenv"
 )
 
 // world is a server over a real store and the fake driver.
@@ -31,24 +31,7 @@ type world struct {
 	engine *engine.Engine
 	store  *sqlite.Store
 	host   *roomyHost
-	log    *lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	log    *testenv.Buffer
 }
 
 // roomyHost is a host with as much memory as a test wants.
@@ -108,7 +91,7 @@ func newWorldServing(t *testing.T, keepAlive, stall time.Duration) *world {
 
 func newWorldOf(t testing.TB, o fake.Options, server api.Options) *world {
 	t.Helper()
-	w := &world{t: t, host: &roomyHost{available: 100_000}, log: &lockedBuffer{}}
+	w := &world{t: t, host: &roomyHost{available: 100_000}, log: &testenv.Buffer{}}
 	var err error
 	if w.store, err = sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "x.db")); err != nil {
 		t.Fatal(err)

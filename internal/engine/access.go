@@ -71,14 +71,11 @@ func (e *Engine) Authenticate(ctx context.Context, credential string) (ringfence
 // AccessToken returns a token of a sandbox that lives, the same one each time; it is worth
 // what the one is that its creator got, which is kept nowhere. Errors: not_found, sandbox_ended.
 func (e *Engine) AccessToken(ctx context.Context, project, id string) (string, error) {
-	if b := e.find(project, id); b != nil {
-		return derivedToken(b.id, b.tokenHash), nil
-	}
-	sb, err := e.Get(ctx, project, id)
+	b, err := e.living(ctx, project, id)
 	if err != nil {
 		return "", err
 	}
-	return "", endedError(*sb)
+	return derivedToken(b.id, b.tokenHash), nil
 }
 
 // derivedToken is made of the hash of a sandbox's token, as signatures are: with that one it

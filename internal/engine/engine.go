@@ -235,11 +235,21 @@ func (e *Engine) find(project, id string) *box {
 	return nil
 }
 
-// reach returns a project's sandbox that can be used, and wakes it when it is paused. Unknown or another project's:
-// not_found; ended: sandbox_ended.
+// reach returns a project's sandbox that can be used, and wakes it when it is paused.
+// Errors: those of living and of the wake.
 func (e *Engine) reach(ctx context.Context, project, id string) (*box, error) {
+	b, err := e.living(ctx, project, id)
+	if err != nil {
+		return nil, err
+	}
+	return b, b.wake(ctx)
+}
+
+// living returns a project's sandbox that has not ended. Unknown or another project's:
+// not_found; ended: sandbox_ended.
+func (e *Engine) living(ctx context.Context, project, id string) (*box, error) {
 	if b := e.find(project, id); b != nil {
-		return b, b.wake(ctx)
+		return b, nil
 	}
 	sb, err := e.Get(ctx, project, id)
 	if err != nil {

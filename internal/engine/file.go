@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -86,6 +87,24 @@ func (e *Engine) ReadFile(ctx context.Context, f FileRef, offset, length int64, 
 		defer body.Close() // it gives up what was not read
 		return fn(fileInfo(info), body)
 	})
+}
+
+// ContentLength returns how long the content of a whole file is whose body is at its
+// begin, and what to read it from: -1 where only reading tells, as with those files of
+// /proc that say they are empty.
+func ContentLength(size int64, body io.Reader) (int64, io.Reader, error) {
+	if size > 0 {
+		return size, body, nil
+	}
+	buffered := bufio.NewReader(body)
+	switch _, err := buffered.Peek(1); {
+	case err == nil:
+		return -1, buffered, nil
+	case errors.Is(err, io.EOF):
+		return 0, body, nil
+	default:
+		return 0, nil, err
+	}
 }
 
 // WriteOptions says how a file is written.

@@ -174,13 +174,9 @@ type DeadlinesChange struct {
 // new timeout counts from now, and so does a new auto-delete of one that is paused. Errors:
 // not_found, sandbox_ended, invalid_argument.
 func (e *Engine) SetDeadlines(ctx context.Context, project, id string, c DeadlinesChange) (*ringfence.Sandbox, error) {
-	b := e.find(project, id)
-	if b == nil {
-		sb, err := e.Get(ctx, project, id)
-		if err != nil {
-			return nil, err
-		}
-		return nil, endedError(*sb)
+	b, err := e.living(ctx, project, id)
+	if err != nil {
+		return nil, err
 	}
 	b.moveMu.Lock()
 	defer b.moveMu.Unlock()
@@ -233,13 +229,9 @@ func (e *Engine) SetMetadata(ctx context.Context, project, id string, metadata m
 	if err := ValidMetadata(metadata); err != nil {
 		return nil, err
 	}
-	b := e.find(project, id)
-	if b == nil {
-		sb, err := e.Get(ctx, project, id)
-		if err != nil {
-			return nil, err
-		}
-		return nil, endedError(*sb)
+	b, err := e.living(ctx, project, id)
+	if err != nil {
+		return nil, err
 	}
 	b.moveMu.Lock()
 	defer b.moveMu.Unlock()

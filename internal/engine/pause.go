@@ -55,13 +55,9 @@ func (e *Engine) exclusive(ctx context.Context, project, id string) (*box, error
 	if !e.canSave() {
 		return nil, ringfence.Errorf(ringfence.CodeNotYetSupported, "the %s driver cannot save sandboxes", e.Driver.Name())
 	}
-	b := e.find(project, id)
-	if b == nil {
-		sb, err := e.Get(ctx, project, id)
-		if err != nil {
-			return nil, err
-		}
-		return nil, endedError(*sb)
+	b, err := e.living(ctx, project, id)
+	if err != nil {
+		return nil, err
 	}
 	return b, b.take(ctx)
 }

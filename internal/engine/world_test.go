@@ -17,6 +17,7 @@ import (
 	"ringfence.dev/ringfence/internal/engine"
 	"ringfence.dev/ringfence/internal/snapshot"
 	"ringfence.dev/ringfence/internal/sqlite"
+	"ringfence.dev/ringfence/internal/testenv"
 )
 
 const project = ringfence.DefaultProject
@@ -46,24 +47,7 @@ type machine struct {
 	queue     time.Duration
 	at        atomic.Pointer[func(point string)] // what daemons call at each point
 	available func() int64                       // MiB; nil: enough
-	log       logBuffer
-}
-
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	log       testenv.Buffer
 }
 
 func (m *machine) AvailableMiB() (int64, error) {

@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -42,26 +41,9 @@ type world struct {
 // daemon is one process of `ringfence serve`.
 type daemon struct {
 	cmd      *exec.Cmd
-	out, err *buffer
+	out, err *testenv.Buffer
 	exited   chan struct{}
 	started  time.Time
-}
-
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 func newWorld(t *testing.T, flags ...string) *world {
@@ -113,7 +95,7 @@ func tail(s string, n int) string {
 func (w *world) launch() *daemon {
 	w.t.Helper()
 	args := append([]string{"serve", "--listen", w.listen, "--data-dir", w.dir, "--template-dir", testenv.TemplateDir()}, w.flags...)
-	d := &daemon{cmd: exec.Command(w.binary, args...), out: &buffer{}, err: &buffer{}, exited: make(chan struct{}), started: time.Now()}
+	d := &daemon{cmd: exec.Command(w.binary, args...), out: &testenv.Buffer{}, err: &testenv.Buffer{}, exited: make(chan struct{}), started: time.Now()}
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.err
 	d.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "RINGFENCE_API_KEY=" + w.key, "SECRET_OF_THE_DAEMON=7f3a"}, w.env...)
 	if err := d.cmd.Start(); err != nil {

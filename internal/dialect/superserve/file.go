@@ -44,15 +44,9 @@ func (c *call) readFile() error {
 func (c *call) sendFile(f engine.FileRef) error {
 	return c.Engine.ReadFile(c.r.Context(), f, 0, 0, func(info ringfence.FileInfo, body io.Reader) error {
 		c.w.Header().Set("Content-Type", "application/octet-stream")
-		length := info.Size
-		if length == 0 {
-			// It may be empty, or one of those files of /proc that do not know their size.
-			buffered := bufio.NewReader(body)
-			if _, err := buffered.Peek(1); err == nil {
-				length, body = -1, buffered
-			} else if !errors.Is(err, io.EOF) {
-				return err
-			}
+		length, body, err := engine.ContentLength(info.Size, body)
+		if err != nil {
+			return err
 		}
 		if length >= 0 {
 			c.w.Header().Set("Content-Length", strconv.FormatInt(length, 10))
